@@ -1,0 +1,30 @@
+"""The value adapter for numpy arrays; imported only when it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Values = npt.NDArray[Any]
+
+
+class NumpyValues:
+    """Arrays whose first axis is tokens. Every cut is a copy: a view would keep the whole base array alive."""
+
+    def __init__(self, empty: Values | None = None) -> None:
+        self._empty = np.empty(0, dtype=np.int32) if empty is None else empty.copy()
+
+    def length(self, values: Values) -> int:
+        """Length of the first axis."""
+        return len(values)
+
+    def cut(self, values: Values, start: int, stop: int) -> Values:
+        """A copy of the rows [start, stop)."""
+        return values[start:stop].copy()
+
+    def join(self, parts: Sequence[Values]) -> Values:
+        """One new array; without parts, an empty one with the dtype and row shape of the first value seen, or int32."""
+        return np.concatenate(parts) if parts else self._empty.copy()

@@ -1,0 +1,26 @@
+"""The value adapter for torch tensors; imported only when it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+class TorchValues:
+    """Tensors whose first axis is tokens. Every cut is a clone: a view would keep the whole storage alive."""
+
+    def __init__(self, empty: torch.Tensor | None = None) -> None:
+        self._empty = torch.empty(0, dtype=torch.int64) if empty is None else empty.clone()
+
+    def length(self, values: torch.Tensor) -> int:
+        """Length of the first axis."""
+        return len(values)
+
+    def cut(self, values: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """A clone of the rows [start, stop)."""
+        return values[start:stop].clone()
+
+    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """One new tensor; without parts, an empty one like the first value seen, or int64 on the CPU."""
+        return torch.cat(list(parts)) if parts else self._empty.clone()
