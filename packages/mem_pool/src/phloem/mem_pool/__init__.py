@@ -1,0 +1,38 @@
+"""KV cache memory for LLM inference: rows, slots, pages, and the leases that own them.
+
+Start at `CacheManager`. Everything here is numpy on the host; `phloem.mem_pool.kv` alone needs torch.
+"""
+
+from phloem.mem_pool.errors import IntegrityError, OwnershipError
+from phloem.mem_pool.lease import Lease
+from phloem.mem_pool.manager import CacheManager
+from phloem.mem_pool.report import Report
+from phloem.mem_pool.rows import RowTable
+from phloem.mem_pool.slots import PageAllocator, SlotAllocator, Slots, TokenAllocator
+from phloem.mem_pool.tree import (
+    InsertResult,
+    Namespace,
+    NoPrefixTree,
+    PrefixTree,
+    TreeHandle,
+    TreeSizes,
+)
+
+__all__ = [
+    "CacheManager",
+    "InsertResult",
+    "IntegrityError",
+    "Lease",
+    "Namespace",
+    "NoPrefixTree",
+    "OwnershipError",
+    "PageAllocator",
+    "PrefixTree",
+    "Report",
+    "RowTable",
+    "SlotAllocator",
+    "Slots",
+    "TokenAllocator",
+    "TreeHandle",
+    "TreeSizes",
+]

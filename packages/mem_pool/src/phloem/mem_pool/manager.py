@@ -1,0 +1,301 @@
+"""`CacheManager`: the only one that moves slots between free, the prefix tree and leases.
+
+It speaks of leases and tokens, never of requests, and it holds no tensor: any engine that keeps its KV in slots can
+use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from phloem.mem_pool.errors import IntegrityError, OwnershipError
+from phloem.mem_pool.lease import Lease
+from phloem.mem_pool.report import Report, audit
+from phloem.mem_pool.rows import RowTable
+from phloem.mem_pool.slots import SlotAllocator, Slots
+from phloem.mem_pool.tree import Namespace, PrefixTree, TreeKey
+
+
+class CacheManager:
+    """Leases of KV slots over a prefix tree, a row table and a slot allocator.
+
+    ::
+
+        capacity = free + tree (evictable + protected) + leased          always
+
+        open        lock what the tree has of the tokens; its slots stand in a fresh row
+        extend      free (or evicted) slots -> reserved
+        commit      reserved -> valid
+        checkpoint  valid -> the tree, locked; slots that the tree had already -> free
+        trim        reserved -> free
+        close       everything that is ours -> free (or the tree); unlock; the row -> free
+
+    One thread uses it at a time.
+    """
+
+    def __init__(self, tree: PrefixTree, rows: RowTable, slots: SlotAllocator) -> None:
+        if tree.page_size != slots.page_size:
+            raise ValueError(
+                f"the tree has pages of {tree.page_size} tokens and the allocator of {slots.page_size}: "
+                "make both with the same page_size"
+            )
+        self.tree = tree
+        self.rows = rows
+        self.slots = slots
+        self._page_size = slots.page_size
+        self._open: dict[int, Lease] = {}
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per page."""
+        return self._page_size
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the pool holds."""
+        return self.slots.capacity
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens in free pages."""
+        return self.slots.available
+
+    @property
+    def available(self) -> int:
+        """Tokens that could be had now: free ones, and those that the tree would let go."""
+        return self.slots.available + self.tree.sizes.evictable
+
+    @property
+    def open_leases(self) -> tuple[Lease, ...]:
+        """The leases that are open, ordered by row."""
+        return tuple(self._open[row] for row in sorted(self._open))
+
+    def peek(
+        self, tokens: Sequence[int], namespace: Namespace = (), *, keep_from: int | None = None
+    ) -> int:
+        """Tokens that `open` would find cached. Changes nothing, refreshes nothing."""
+        return self.tree.peek(self._reusable(tokens, namespace, keep_from))
+
+    def open(
+        self, tokens: Sequence[int], namespace: Namespace = (), *, keep_from: int | None = None
+    ) -> Lease | None:
+        """Open a lease on a sequence and lock what the tree holds of it.
+
+        At most `min(len(tokens) - 1, keep_from)` tokens are reused, in whole pages: one token is left to
+        compute, because its logits are wanted.
+
+        Args:
+            tokens: the token ids known so far.
+            namespace: only sequences of an equal namespace share slots.
+            keep_from: first position that must be computed anew (prompt logprobs), if any.
+
+        Returns:
+            The lease, with `protected == committed == allocated ==` the tokens reused; None when no row is free.
+
+        Raises:
+            ValueError: the tokens do not fit into a row.
+        """
+        self._check_length(len(tokens))
+        if not self.rows.available:
+            return None
+        handle = self.tree.match(self._reusable(tokens, namespace, keep_from))
+        length = handle.length
+        lock = self.tree.lock(handle) if length else None
+        row = self.rows.alloc()
+        assert row is not None, "a row was free above"
+        lease = Lease(row, int(self.rows.generation[row]), namespace, length, length, length, lock)
+        if length:
+            lease.prefix = handle
+            self.rows.table[row, :length] = handle.values()
+        self._open[row] = lease
+        return lease
+
+    def extend(self, lease: Lease, n: int) -> bool:
+        """Reserve `n` more slots; they stand in the row at `[allocated, allocated + n)`.
+
+        Evicts from the tree what is missing. All or nothing: False means that free and evictable slots together
+        do not suffice, and that nothing was evicted.
+
+        Raises:
+            ValueError: the row is too short, or n is negative.
+            OwnershipError: the lease is closed.
+        """
+        self._check_open(lease)
+        start = lease.allocated
+        self._check_length(start + n)
+        row = self.rows.table[lease.row]
+        missing = self.slots.pages_needed(start, n) * self._page_size - self.slots.available
+        if missing > 0:
+            if missing > self.tree.sizes.evictable:
+                return False
+            self._free_all(self.tree.evict(missing))
+        fresh = self.slots.alloc_extend(int(row[start - 1]) if start else -1, start, n)
+        if fresh is None:
+            raise IntegrityError(
+                f"the tree counted {missing} tokens as evictable but let go of fewer: "
+                f"{self.slots.available} are free"
+            )
+        row[start : start + n] = fresh
+        lease.allocated = start + n
+        return True
+
+    def commit(self, lease: Lease, n: int) -> None:
+        """The next `n` reserved slots hold valid KV from now on.
+
+        Raises:
+            ValueError: fewer are reserved, or n is negative.
+            OwnershipError: the lease is closed.
+        """
+        self._check_open(lease)
+        if not 0 <= n <= lease.allocated - lease.committed:
+            raise ValueError(
+                f"cannot commit {n} tokens of row {lease.row}: {lease.allocated - lease.committed} are reserved; "
+                "extend the lease first"
+            )
+        lease.committed += n
+
+    def checkpoint(self, lease: Lease, tokens: Sequence[int]) -> None:
+        """Publish the committed tokens to the tree, in whole pages, so that others can share them.
+
+        Where the tree has the tokens already, it keeps its slots: ours are freed, and the row points at the
+        tree's from then on. The lease's lock moves to the end of what was published.
+
+        Args:
+            lease: an open lease.
+            tokens: the token ids at the row's positions, at least the committed ones.
+
+        Raises:
+            ValueError: fewer tokens than are committed.
+            OwnershipError: the lease is closed.
+        """
+        self._check_open(lease)
+        if len(tokens) < lease.committed:
+            raise ValueError(
+                f"row {lease.row} has {lease.committed} committed tokens but {len(tokens)} ids were given: "
+                "give the ids of all committed tokens"
+            )
+        end = self._page_floor(lease.committed)
+        if end <= lease.protected:
+            return
+        row = self.rows.table[lease.row]
+        ours = row[:end].copy()  # the tree keeps slices of it, and the row will change
+        result = self.tree.insert(self.tree.key(tokens[:end], lease.namespace), ours)
+        length = result.length
+        if length <= lease.protected:
+            return  # the tree took nothing
+        lock = self.tree.lock(result)
+        if lease.lock is not None:
+            self.tree.unlock(lease.lock)
+        theirs = result.values()
+        with self.slots.free_group():
+            for declined in result.declined:
+                own = slice(max(declined.start, lease.protected), min(declined.stop, length))
+                if own.start < own.stop:
+                    self.slots.free(ours[own][ours[own] != theirs[own]])
+        row[:length] = theirs
+        lease.lock, lease.prefix, lease.protected = lock, result, length
+
+    def trim(self, lease: Lease) -> None:
+        """Give back the reserved slots that were not committed (rejected drafts).
+
+        Raises:
+            OwnershipError: the lease is closed.
+        """
+        self._check_open(lease)
+        # The page of the last committed token stays ours whole, and is filled up next.
+        self.slots.free(self._row_slots(lease, self._page_ceil(lease.committed)))
+        lease.allocated = lease.committed
+
+    def close(self, lease: Lease, tokens: Sequence[int] | None) -> None:
+        """End a lease: publish its committed tokens if `tokens` is given, and free whatever else is its own.
+
+        Raises:
+            ValueError: fewer tokens than are committed; the lease stays open.
+            OwnershipError: the lease is closed already.
+        """
+        self._check_open(lease)
+        if tokens is not None:
+            self.checkpoint(lease, tokens)
+        self.slots.free(self._row_slots(lease, lease.protected))
+        if lease.lock is not None:
+            self.tree.unlock(lease.lock)
+        self.rows.free(lease.row)
+        del self._open[lease.row]
+        lease.lock = lease.prefix = None
+        lease.closed = True
+
+    def drop(self, namespace: Namespace) -> int:
+        """Forget what is cached in a namespace; returns the tokens freed.
+
+        Raises:
+            OwnershipError: a lease in that namespace is open.
+        """
+        self._check_idle([lease for lease in self.open_leases if lease.namespace == namespace])
+        return self._free_all(self.tree.drop(namespace))
+
+    def flush(self) -> int:
+        """Forget everything that is cached; returns the tokens freed.
+
+        Raises:
+            OwnershipError: a lease is open.
+        """
+        self._check_idle(self.open_leases)
+        return self._free_all(self.tree.reset())
+
+    def check(self, strict: bool = True) -> Report:
+        """Verify that every slot has exactly one owner and stands in the right rows. O(capacity).
+
+        Raises:
+            IntegrityError: something is wrong and `strict` is set; the message names slots and owners.
+        """
+        report = audit(self.tree, self.rows, self.slots, self.open_leases)
+        if strict and report.problems:
+            raise IntegrityError("; ".join(report.problems))
+        return report
+
+    def _reusable(
+        self, tokens: Sequence[int], namespace: Namespace, keep_from: int | None
+    ) -> TreeKey:
+        cap = max(len(tokens) - 1, 0)
+        if keep_from is not None:
+            cap = min(cap, max(keep_from, 0))
+        return self.tree.key(tokens[: self._page_floor(cap)], namespace)
+
+    def _row_slots(self, lease: Lease, start: int) -> Slots:
+        return self.rows.table[lease.row, start : lease.allocated]
+
+    def _free_all(self, segments: Iterable[Slots]) -> int:
+        before = self.slots.available
+        with self.slots.free_group():
+            for segment in segments:
+                self.slots.free(np.asarray(segment, np.int32))
+        return self.slots.available - before
+
+    def _page_floor(self, n: int) -> int:
+        return n & -self._page_size
+
+    def _page_ceil(self, n: int) -> int:
+        return -(-n & -self._page_size)
+
+    def _check_length(self, length: int) -> None:
+        if length > self.rows.max_len:
+            raise ValueError(
+                f"a sequence of {length} tokens does not fit into a row of {self.rows.max_len}: "
+                "shorten it or make the row table with a larger max_len"
+            )
+
+    def _check_open(self, lease: Lease) -> None:
+        if lease.closed or self._open.get(lease.row) is not lease:
+            raise OwnershipError(
+                f"the lease of row {lease.row}, generation {lease.generation}, is closed or of another manager: "
+                "a lease is closed once and not used afterwards"
+            )
+
+    def _check_idle(self, leases: Sequence[Lease]) -> None:
+        if leases:
+            raise OwnershipError(
+                f"rows {[lease.row for lease in leases]} still use the cache: "
+                "close their leases before it is dropped"
+            )

@@ -1,0 +1,238 @@
+"""Slot allocators: which KV slots are free. They know ids and pages, never sequences or tensors.
+
+Page 0 (slots `[0, page_size)`) is never handed out: padded reads and writes go there. The ids handed out run
+from `page_size` to `page_size + capacity - 1`, so a KV buffer needs `num_slots = page_size + capacity` slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from phloem.mem_pool.errors import OwnershipError, shortened
+
+Slots: TypeAlias = npt.NDArray[np.int32]
+"""int32 [n], KV slot ids."""
+
+
+class SlotAllocator(Protocol):
+    """Hands out KV slots, whole pages at a time, all or nothing, in an order that only the calls decide."""
+
+    @property
+    def page_size(self) -> int:
+        """Slots per page; a power of two."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Slots that can be handed out, in tokens; a multiple of the page."""
+        ...
+
+    @property
+    def num_slots(self) -> int:
+        """Slots that a KV buffer must have: the capacity and the padding page."""
+        ...
+
+    @property
+    def available(self) -> int:
+        """Slots in free pages, in tokens."""
+        ...
+
+    def pages_needed(self, length: int, n: int) -> int:
+        """New pages that `n` more tokens of a sequence of `length` tokens take."""
+        ...
+
+    def alloc_extend(self, last_slot: int, length: int, n: int) -> Slots | None:
+        """Slots for `n` more tokens of a sequence; None (and nothing taken) when too few are free.
+
+        Args:
+            last_slot: the slot of the sequence's last token; not read when `length` is 0.
+            length: tokens that the sequence has.
+            n: tokens to add.
+
+        Returns:
+            int32 [n]: the rest of the last, partial page, then whole pages, then the head of a new one.
+        """
+        ...
+
+    def free(self, slots: Slots) -> None:
+        """Give back the pages that hold `slots`, given page by page, each from its first slot on.
+
+        A page may be named in part (a sequence that ends inside it names only the slots it used): the page
+        is given back whole.
+
+        Raises:
+            OwnershipError: a page is free already, is named twice, is not of this allocator, or is named
+                without its first slot. Nothing is freed then.
+        """
+        ...
+
+    def free_group(self) -> AbstractContextManager[None]:
+        """Inside, frees are collected; they take effect at once at the end, also after an exception."""
+        ...
+
+    def free_slots(self) -> Slots:
+        """int32 [available], the slots that nobody owns; for checks, in no particular order."""
+        ...
+
+
+class PageAllocator:
+    """Hands out pages of `page_size` slots from a stack: the page freed last goes first.
+
+    A stack keeps the pages in use few and warm: a buffer that is touched lazily grows with the peak of what is
+    used, not with time.
+    """
+
+    def __init__(self, capacity: int, page_size: int) -> None:
+        if page_size < 1 or page_size & (page_size - 1):
+            raise ValueError(f"page_size {page_size} is no power of two: use 1, 2, 4, 8, 16, ...")
+        if capacity < page_size:
+            raise ValueError(
+                f"a capacity of {capacity} tokens holds no page of {page_size}: "
+                "raise the capacity or use smaller pages"
+            )
+        self._page_size = page_size
+        self._shift = page_size.bit_length() - 1
+        self._num_pages = capacity >> self._shift
+        self._offsets = np.arange(page_size, dtype=np.int32)
+        # Pages are numbered from 1. The top of the stack is at `_num_free`; its page goes first.
+        self._stack = np.arange(self._num_pages, 0, -1, dtype=np.int32)
+        self._num_free = self._num_pages
+        self._in_use = np.zeros(self._num_pages + 1, np.bool_)
+        self._seen_at = np.zeros(self._num_pages + 1, np.int32)
+        self._group: list[Slots] | None = None
+
+    @property
+    def page_size(self) -> int:
+        """Slots per page."""
+        return self._page_size
+
+    @property
+    def capacity(self) -> int:
+        """Slots that can be handed out."""
+        return self._num_pages << self._shift
+
+    @property
+    def num_slots(self) -> int:
+        """Slots that a KV buffer must have."""
+        return (self._num_pages + 1) << self._shift
+
+    @property
+    def available(self) -> int:
+        """Slots in free pages."""
+        return self._num_free << self._shift
+
+    def pages_needed(self, length: int, n: int) -> int:
+        """New pages that `n` more tokens of a sequence of `length` tokens take."""
+        mask = self._page_size - 1
+        return ((length + n + mask) >> self._shift) - ((length + mask) >> self._shift)
+
+    def alloc_extend(self, last_slot: int, length: int, n: int) -> Slots | None:
+        """Slots int32 [n] that continue a sequence, or None; see `SlotAllocator.alloc_extend`."""
+        if n < 0 or length < 0:
+            raise ValueError(
+                f"cannot add {n} tokens to {length}: give counts that are not negative"
+            )
+        mask = self._page_size - 1
+        rest = min(-length & mask, n)
+        if rest and (last_slot & mask) != ((length - 1) & mask):
+            raise ValueError(
+                f"slot {last_slot} cannot hold token {length - 1}: with pages of {self._page_size} a token's "
+                "offset in its page is its position modulo the page; give the slot of the last token"
+            )
+        num_pages = self.pages_needed(length, n)
+        if num_pages > self._num_free:
+            return None
+        pages = self._take(num_pages)
+        fresh = pages if self._page_size == 1 else self._slots_of(pages)[: n - rest]
+        if not rest:
+            return fresh
+        head = np.arange(last_slot + 1, last_slot + 1 + rest, dtype=np.int32)
+        return np.concatenate((head, fresh)) if num_pages else head
+
+    def free(self, slots: Slots) -> None:
+        """Give back the pages that hold `slots`; see `SlotAllocator.free`."""
+        if not len(slots):
+            return
+        if self._group is not None:
+            self._group.append(np.array(slots, np.int32))
+        else:
+            self._give(self._pages_of(slots))
+
+    @contextmanager
+    def free_group(self) -> Iterator[None]:
+        """Inside, frees are collected; an inner group joins the outer one."""
+        if self._group is not None:
+            yield
+            return
+        self._group = []
+        try:
+            yield
+        finally:
+            batch, self._group = self._group, None
+            if batch:
+                self._give(self._pages_of(np.concatenate(batch)))
+
+    def free_slots(self) -> Slots:
+        """int32 [available], the slots that nobody owns."""
+        return self._slots_of(self._stack[: self._num_free])
+
+    def _slots_of(self, pages: Slots) -> Slots:
+        slots: Slots = ((pages[:, None] << self._shift) + self._offsets).reshape(-1)
+        return slots
+
+    def _pages_of(self, slots: Slots) -> Slots:
+        if self._page_size == 1:
+            return slots
+        first = (slots & (self._page_size - 1)) == 0
+        follows = np.zeros(len(slots), np.bool_)
+        np.equal(slots[1:], slots[:-1] + 1, out=follows[1:])
+        stray = slots[~(first | follows)]
+        if len(stray):
+            raise OwnershipError(
+                f"slots {shortened(stray)} are freed without the slots before them in their pages of "
+                f"{self._page_size}: a page is given back whole, from its first slot on"
+            )
+        pages: Slots = slots[first] >> self._shift
+        return pages
+
+    def _take(self, n: int) -> Slots:
+        rest = self._num_free - n
+        pages = self._stack[rest : self._num_free][::-1].copy()
+        self._num_free = rest
+        self._in_use[pages] = True
+        return pages
+
+    def _give(self, pages: Slots) -> None:
+        foreign = pages[(pages < 1) | (pages > self._num_pages)]
+        if len(foreign):
+            raise OwnershipError(
+                f"slots {self._named(foreign)} are not of this allocator: "
+                f"its slots are {self._page_size} to {self.num_slots - 1}"
+            )
+        # A page that is named twice is seen last at another index than its first one's.
+        order = np.arange(len(pages), dtype=np.int32)
+        self._seen_at[pages] = order
+        twice = pages[~self._in_use[pages] | (self._seen_at[pages] != order)]
+        if len(twice):
+            raise OwnershipError(
+                f"slots {self._named(twice)} are freed twice: an owner gives a slot back once "
+                "and forgets it"
+            )
+        self._in_use[pages] = False
+        self._stack[self._num_free : self._num_free + len(pages)] = pages[::-1]
+        self._num_free += len(pages)
+
+    def _named(self, pages: Slots) -> str:
+        return shortened(self._slots_of(pages))
+
+
+class TokenAllocator(PageAllocator):
+    """Hands out single slots: pages of one token."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity, page_size=1)

@@ -1,0 +1,194 @@
+"""What `CacheManager` asks of a prefix tree, and the tree that caches nothing.
+
+`phloem.radix_cache.RadixCache` fits these Protocols without either package knowing the other. Keys and locks are
+opaque here: the tree makes them and takes them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from phloem.mem_pool.slots import Slots
+
+Namespace: TypeAlias = tuple[object, ...]
+"""What must be equal for two sequences to share slots (adapter, salt, weight version)."""
+TreeKey: TypeAlias = Any
+"""A tree's own form of tokens in a namespace."""
+TreeLock: TypeAlias = Any
+"""A tree's receipt for a lock."""
+
+
+class TreeHandle(Protocol):
+    """A prefix that the tree holds. Stays good while it is locked, also when its nodes are split."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prefix."""
+        ...
+
+    def values(self) -> Slots:
+        """int32 [length], the tree's slots of the prefix."""
+        ...
+
+
+class InsertResult(TreeHandle, Protocol):
+    """What the tree holds of an inserted key, and what it had before."""
+
+    @property
+    def declined(self) -> Sequence[range]:
+        """Ranges of the inserted values that the tree did not take, because it has others there."""
+        ...
+
+
+class TreeSizes(Protocol):
+    """Tokens on the device: `total = evictable + protected`."""
+
+    @property
+    def evictable(self) -> int:
+        """Tokens that no lock covers."""
+        ...
+
+    @property
+    def protected(self) -> int:
+        """Tokens that a lock covers."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """Tokens in all."""
+        ...
+
+
+class PrefixTree(Protocol):
+    """A map from token prefixes to the slots that hold their KV.
+
+    The tree decides, the owner frees: the tree never touches a pool, it returns the slots it lets go.
+    """
+
+    @property
+    def page_size(self) -> int:
+        """Tokens that are shared or evicted together."""
+        ...
+
+    @property
+    def sizes(self) -> TreeSizes:
+        """What the tree holds now."""
+        ...
+
+    def key(self, tokens: Sequence[int], namespace: Namespace) -> TreeKey:
+        """Tokens in a namespace, in the tree's own form."""
+        ...
+
+    def peek(self, key: TreeKey) -> int:
+        """Tokens that `match` would find; changes nothing."""
+        ...
+
+    def match(self, key: TreeKey) -> TreeHandle:
+        """The longest prefix of the key that the tree holds, in whole pages."""
+        ...
+
+    def lock(self, handle: Any) -> TreeLock:
+        """Keep a matched or inserted prefix from eviction until `unlock`."""
+        ...
+
+    def unlock(self, lock: TreeLock) -> None:
+        """End a lock."""
+        ...
+
+    def insert(self, key: TreeKey, values: Slots) -> InsertResult:
+        """Take the slots of the ranges of the key that the tree does not hold."""
+        ...
+
+    def evict(self, n: int) -> Sequence[Slots]:
+        """Let go of at least `n` unlocked tokens (all of them if there are fewer) and return their slots."""
+        ...
+
+    def drop(self, namespace: Namespace) -> Sequence[Slots]:
+        """Let go of a namespace."""
+        ...
+
+    def reset(self) -> Sequence[Slots]:
+        """Let go of everything."""
+        ...
+
+    def iter_values(self) -> Iterable[Slots]:
+        """The slots of every node; for checks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _NoSizes:
+    evictable: int = 0
+    protected: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Nothing:
+    """The empty prefix: what a tree without nodes matches and holds."""
+
+    length: int = 0
+    declined: tuple[range, ...] = ()
+
+    def values(self) -> Slots:
+        return np.empty(0, np.int32)
+
+
+class NoPrefixTree:
+    """A prefix tree that caches nothing, for engines that run without prefix caching."""
+
+    def __init__(self, page_size: int = 1) -> None:
+        self._page_size = page_size
+
+    @property
+    def page_size(self) -> int:
+        """The page size it was made with."""
+        return self._page_size
+
+    @property
+    def sizes(self) -> TreeSizes:
+        """Zeros."""
+        return _NoSizes()
+
+    def key(self, tokens: Sequence[int], namespace: Namespace) -> TreeKey:
+        """Nothing is stored, so nothing tells keys apart."""
+        return None
+
+    def peek(self, key: TreeKey) -> int:
+        """0."""
+        return 0
+
+    def match(self, key: TreeKey) -> TreeHandle:
+        """The empty prefix."""
+        return _Nothing()
+
+    def lock(self, handle: Any) -> TreeLock:
+        """Nothing to keep."""
+        return None
+
+    def unlock(self, lock: TreeLock) -> None:
+        """Nothing was kept."""
+
+    def insert(self, key: TreeKey, values: Slots) -> InsertResult:
+        """Takes nothing: the caller keeps all of its slots."""
+        return _Nothing()
+
+    def evict(self, n: int) -> Sequence[Slots]:
+        """Nothing to let go."""
+        return ()
+
+    def drop(self, namespace: Namespace) -> Sequence[Slots]:
+        """Nothing to let go."""
+        return ()
+
+    def reset(self) -> Sequence[Slots]:
+        """Nothing to let go."""
+        return ()
+
+    def iter_values(self) -> Iterable[Slots]:
+        """No nodes."""
+        return ()
