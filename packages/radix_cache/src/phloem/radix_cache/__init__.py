@@ -1,6 +1,7 @@
 """A prefix cache for LLM inference engines: a radix tree over token ids with opaque values.
 
-The tree decides what is kept; the caller owns the memory that the values name. Start at `RadixCache`.
+The tree decides what is kept; the caller owns the memory that the values name. Start at
+`RadixCache`.
 """
 
 from .errors import CacheInUse, IntegrityError, LockReleased, StaleMatch

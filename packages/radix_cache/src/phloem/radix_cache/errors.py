@@ -1,4 +1,4 @@
-"""The errors of the prefix cache: misuse that a caller can meet, and the one that reports our own bug."""
+"""The errors of the prefix cache: misuse that a caller can meet, and one for a bug of our own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the tree hands out: matches, insertions and locks, and the numbers it reports.
 
-A handle names the first `length` tokens of a cached path by the node where they end. It pins nothing by itself;
-a lock does.
+A handle names the first `length` tokens of a cached path by the node where they end. It pins
+nothing by itself; a lock does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handle:
-    """`length` tokens (whole pages) that end at `node`. Stays good across splits, not across eviction."""
+    """`length` tokens (whole pages) that end at `node`. Survives splits, not eviction."""
 
     cache: RadixCache
     node: Node
@@ -27,8 +27,9 @@ class Handle:
     def values(self) -> Any:
         """The values of these tokens, joined into one fresh value that covers `length` tokens.
 
-        Of zero tokens it is the adapter's empty value: of the type of the first value inserted, or of the adapter
-        named at construction; `()` while neither is known. Raises `StaleMatch` if the tokens have left the cache.
+        Of zero tokens it is the adapter's empty value: of the type of the first value inserted, or
+        of the adapter named at construction; `()` while neither is known. Raises `StaleMatch` if
+        the tokens have left the cache.
         """
         return self.cache.values_of(self)
 
@@ -42,15 +43,16 @@ class Match(Handle):
 class Insertion(Handle):
     """What `insert` did; `length` tokens of the key are cached now.
 
-    `declined` holds the ranges of positions whose given values the tree did not adopt, because it had values for
-    these tokens: they still belong to the caller. So do values past `length` (a partial page).
+    `declined` holds the ranges of positions whose given values the tree did not adopt, because it
+    had values for these tokens: they still belong to the caller. So do values past `length` (a
+    partial page).
     """
 
     declined: tuple[range, ...]
 
 
 class Lock:
-    """A receipt: the tokens it names stay cached until it is given to `unlock`, once. Also a context manager."""
+    """A receipt: its tokens stay cached until it is given to `unlock`. Also a context manager."""
 
     __slots__ = ("handle", "released")
 
@@ -98,7 +100,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters since the cache was made, in tokens except `lookups`; `nodes`, `leaves`, `namespaces` are as of now."""
+    """Lookups, and tokens, counted since the cache was made; nodes, leaves, namespaces of now."""
 
     lookups: int
     lookup_tokens: int

@@ -1,4 +1,4 @@
-"""The cache's self-check: recounts what the tree keeps incrementally, and checks the shape of every node."""
+"""The self-check: recounts what the tree keeps incrementally and checks the shape of every node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check(
     nodes: int,
     leaves: Sequence[Node],
     policy: EvictionPolicy,
-    adapter: ValueAdapter | None,
+    adapter: ValueAdapter,
 ) -> None:
     """Raises `IntegrityError` at the first thing that is wrong. O(nodes + leaves log leaves)."""
     evictable = protected = seen = 0
@@ -29,9 +29,9 @@ def check(
         _check_node(parent, page, node, page_size, adapter)
         seen += 1
         if node.locks:
-            protected += len(node)
+            protected += node.length
         else:
-            evictable += len(node)
+            evictable += node.length
             if not node.children:
                 expected.append(node)
     if (evictable, protected) != counts:
@@ -58,18 +58,18 @@ def _edges(roots: Mapping[Namespace, Root]) -> Iterator[tuple[Node, bytes, Node]
 
 
 def _check_node(
-    parent: Node, page: bytes, node: Node, page_size: int, adapter: ValueAdapter | None
+    parent: Node, page: bytes, node: Node, page_size: int, adapter: ValueAdapter
 ) -> None:
     if node.parent is not parent:
         _fail(f"{node} is a child of {parent} but names {node.parent} as its parent")
-    if not node.data or len(node) % page_size:
-        _fail(f"{node} has {len(node)} tokens, not a positive multiple of page_size {page_size}")
+    if not node.data or node.length % page_size:
+        _fail(f"{node} has {node.length} tokens, not a positive multiple of page_size {page_size}")
     if node.data[: page_size * TOKEN_BYTES] != page:
         _fail(f"{node} stands under a page that is not its first")
-    if node.end - len(node) != parent.end:
+    if node.end - node.length != parent.end:
         _fail(f"{node} does not start where its parent {parent} ends")
-    if adapter is None or adapter.length(node.values) != len(node):
-        _fail(f"{node} has {len(node)} tokens and not as many values")
+    if adapter.length(node.values) != node.length:
+        _fail(f"{node} has {node.length} tokens and not as many values")
     if node.locks < 0 or (parent.parent is not None and node.locks > parent.locks):
         _fail(f"{node} has {node.locks} locks under a parent with {parent.locks}")
     if not node.locks and not node.children and node.entry is None:

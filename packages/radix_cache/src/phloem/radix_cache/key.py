@@ -1,7 +1,7 @@
 """Keys of the prefix cache: token ids packed as int32 bytes, and the namespace they belong to.
 
-Owns packing, slicing and comparing. Bytes are compared by `memcmp` (`startswith`, slices), never token
-by token in Python. Knows nothing of pages beyond the unit that a comparison is rounded to.
+Owns packing, slicing and comparing. Bytes are compared by `memcmp` (`startswith`, slices), never
+token by token in Python. Knows nothing of pages beyond the unit that a comparison is rounded to.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ _NAMESPACE_TYPES: Final = (str, int, bytes, type(None))
 class Key:
     """Token ids in a namespace; immutable, hashable, cheap to cut.
 
-    `tokens` is any sequence of ints that fit int32. Buffers of 4-byte signed ints (numpy int32 arrays,
-    `array('i')`) are copied as one block; anything else is packed once, here, so keep the Key and cut it.
+    `tokens` is any sequence of ints that fit int32. Buffers of 4-byte signed ints (numpy int32
+    arrays, `array('i')`) are copied as one block; anything else is packed once, here, so keep the
+    Key and cut it.
 
-    `namespace` is a tuple of str, int, bytes, None, or tuples of these. Two keys share cached values only if
-    their namespaces are equal. Other types are refused because equality across types (`True == 1 == 1.0`)
-    would let two namespaces collide.
+    `namespace` is a tuple of str, int, bytes, None, or tuples of these. Two keys share cached
+    values only if their namespaces are equal. Other types are refused because equality across types
+    (`True == 1 == 1.0`) would let two namespaces collide.
 
-    Raises `ValueError` for a token outside int32, `TypeError` for a token that is no int or a namespace that
-    is no such tuple.
+    Raises `ValueError` for a token outside int32, `TypeError` for a token that is no int or a
+    namespace that is no such tuple.
     """
 
     __slots__ = ("data", "namespace")
@@ -61,9 +62,7 @@ class Key:
     def __getitem__(self, cut: slice) -> Key:
         start, stop, step = cut.indices(len(self))
         if step != 1:
-            raise ValueError(
-                f"a key is cut into contiguous parts, not with step {step}: use step 1"
-            )
+            raise ValueError(f"a key is cut in one piece, not with step {step}: use step 1")
         return self._cut(start, max(start, stop))
 
     def __len__(self) -> int:
@@ -86,8 +85,8 @@ class Key:
 def common_prefix(edge: bytes, data: bytes, at: int, unit: int) -> int:
     """How many bytes `edge` shares with `data[at:]`, rounded down to a multiple of `unit` bytes.
 
-    Gallops in doubling windows to the first window that differs, then halves that one: each byte is compared a
-    small constant number of times, at the speed of `memcmp`.
+    Gallops in doubling windows to the first window that differs, then halves that one: each byte is
+    compared a small constant number of times, at the speed of `memcmp`.
     """
     limit = min(len(edge), len(data) - at)
     limit -= limit % unit
@@ -127,7 +126,7 @@ def _pack(tokens: Sequence[TokenId]) -> bytes:
     except OverflowError:
         at, token = next((i, t) for i, t in enumerate(items) if t not in _INT32)
         raise ValueError(
-            f"token {token} at position {at} does not fit int32: token ids are stored as 4-byte signed ints"
+            f"token {token} at position {at} does not fit int32, in which token ids are stored"
         ) from None
 
 
@@ -139,6 +138,6 @@ def _check_namespace(namespace: Namespace) -> None:
             _check_namespace(part)
         elif type(part) not in _NAMESPACE_TYPES:
             raise TypeError(
-                f"namespace part {part!r} is a {type(part).__name__}: parts are str, int, bytes, None or "
-                "tuples of these, so that parts of different types can never be equal"
+                f"namespace part {part!r} is a {type(part).__name__}: parts are str, int, bytes, "
+                "None or tuples of these, so that parts of different types can never be equal"
             )

@@ -5,7 +5,7 @@ Owns the order of eviction; the tree tells it which nodes are unlocked leaves.
 
 from __future__ import annotations
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from .node import Node
 from .policy import EvictionPolicy, Rank
@@ -16,13 +16,14 @@ IndexEntry = tuple[Rank, int, Node]
 class LeafIndex:
     """A sorted list of `(rank, age, node)`; every operation is O(log leaves).
 
-    Two leaves never have the same age: nodes that share one were split from one node, so they lie on one path, and
-    only the lowest of a path is a leaf. Hence the order is total and nodes themselves are never compared.
+    Two leaves never have the same age: nodes that share one were split from one node, so they lie
+    on one path, and only the lowest of a path is a leaf. Hence the order is total and nodes
+    themselves are never compared.
     """
 
     def __init__(self, policy: EvictionPolicy) -> None:
         self._policy = policy
-        self._entries: SortedList[IndexEntry] = SortedList()
+        self._entries = SortedList()
 
     def add(self, node: Node) -> None:
         """Put an unlocked leaf in."""
@@ -43,11 +44,10 @@ class LeafIndex:
 
     def first(self) -> Node | None:
         """The leaf that goes first."""
-        return self._entries[0][2] if self._entries else None
-
-    def clear(self) -> None:
-        """Forget every leaf; their nodes must not be used again."""
-        self._entries.clear()
+        if not self._entries:
+            return None
+        entry: IndexEntry = self._entries[0]
+        return entry[2]
 
     def nodes(self) -> list[Node]:
         """The leaves in the order of eviction."""

@@ -1,4 +1,4 @@
-"""One node of the prefix tree: the run of tokens on the edge into it, their values, and bookkeeping.
+"""One node of the prefix tree: the run of tokens on the edge into it, their values, its state.
 
 Owns no rule: the tree is the only writer. Eviction policies read the documented fields.
 """
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 class Node:
     """A run of whole pages. To a client it is opaque; to a policy these fields are readable:
 
-    `hits` (matches that covered it), `created` and `last_access` (clock), `age` (serial number of the insert that
-    brought its tokens; smaller is older), `len(node)` (tokens), `end` (tokens from the root to its last one).
+    `hits` (matches that covered it), `created` and `last_access` (clock), `age` (serial number of
+    the insert that brought its tokens; smaller is older), `length` (tokens), `end` (tokens from
+    the root to its last one).
 
-    When a node is split, the old object stays the lower part and `end` does not change, so a handle (node, end)
-    names the same tokens for as long as they are cached.
+    When a node is split, the old object stays the lower part and `end` does not change, so a handle
+    (node, end) names the same tokens for as long as they are cached.
     """
 
     __slots__ = (
@@ -70,12 +71,14 @@ class Node:
         self.age = age
         self.entry = None
 
-    def __len__(self) -> int:
+    @property
+    def length(self) -> int:
+        """Tokens on the edge."""
         return len(self.data) // TOKEN_BYTES
 
     def __repr__(self) -> str:
         return (
-            f"<Node [{self.end - len(self)}, {self.end}) locks={self.locks} hits={self.hits} "
+            f"<Node [{self.end - self.length}, {self.end}) locks={self.locks} hits={self.hits} "
             f"children={len(self.children)}>"
         )
 

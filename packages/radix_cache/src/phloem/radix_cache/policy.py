@@ -24,7 +24,8 @@ class EvictionPolicy(Protocol):
     def rank(self, node: Node) -> Rank:
         """The smallest rank is evicted first.
 
-        Read only the documented fields of `node`. Called again whenever one of them may have changed.
+        Read only the documented fields of `node`. Called again whenever one of them may have
+        changed.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Pictures of a tree for people. Reads nodes only, so it may run beside the thread that writes them."""
+"""Pictures of a tree for people. Only reads nodes, so it may run beside the writing thread."""
 
 from __future__ import annotations
 

@@ -1,16 +1,19 @@
 """The prefix tree: match, insert, lock, evict, with values that it never looks into.
 
-Owns the tree, its sizes and the order of eviction. It owns no memory pool: what it lets go, it returns, and the
-caller frees. One thread writes; `peek`, `sizes`, `stats` and `render` may be called beside it from any other.
+Owns the tree, its sizes and the order of eviction. It owns no memory pool: what it lets go, it
+returns, and the caller frees. One thread writes; `peek`, `sizes`, `stats` and `render` may be
+called beside it from any other.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import integrity, policy as policies, render, values as value_adapters
+from . import integrity, render
+from . import policy as policies
+from . import values as value_adapters
 from .errors import CacheInUse, LockReleased, StaleMatch
 from .handles import Handle, Insertion, Lock, Match, Sizes, Stats
 from .key import TOKEN_BYTES, Key, Namespace, TokenId, common_prefix
@@ -27,8 +30,8 @@ class RadixCache:
         page_size: tokens per page, 1 or more. Only whole pages are matched, stored and evicted.
         policy: which leaf is evicted first: a name ("lru") or an `EvictionPolicy`.
         clock: seconds, never going back; stamps what a match or an insert covers.
-        values: how to cut and join values: "sequence", "numpy", "torch", a `ValueAdapter`, or None to decide by
-            the type of the first value inserted. One cache holds values of one type.
+        values: how to cut and join values: "sequence", "numpy", "torch", a `ValueAdapter`, or None
+            to decide by the type of the first value inserted. One cache holds values of one type.
     """
 
     def __init__(
@@ -43,14 +46,12 @@ class RadixCache:
         self._page_size = page_size
         self._page_bytes = page_size * TOKEN_BYTES
         self._clock = clock
-        self._adapter = value_adapters.named(values) if isinstance(values, str) else values
+        self._adapter = value_adapters.resolve(values)
         self._policy = policies.resolve(policy)
         self._leaves = LeafIndex(self._policy)
         self._roots: dict[Namespace, Root] = {}
-        self._counts = (
-            0,
-            0,
-        )  # evictable, protected: one tuple, so that a reader never sees half a change
+        # Evictable and protected tokens: one tuple, so that a reader never sees half a change.
+        self._counts = (0, 0)
         self._nodes = 0
         self._next_age = 0
         self._lookups = self._lookup_tokens = self._hit_tokens = 0
@@ -73,43 +74,42 @@ class RadixCache:
     def match(self, key: Key) -> Match:
         """The longest cached prefix of `key`, in whole pages.
 
-        May split a node at the end of the prefix. Counts a hit on the matched part, and on nothing else, and marks
-        it as just used. O(length) compared at `memcmp` speed, plus O(log leaves).
+        May split a node at the end of the prefix. Counts a hit on the matched part, and on nothing
+        else, and marks it as just used. O(length) compared at `memcmp` speed, plus O(log leaves).
         """
+        root = self._root_of(key)
+        node = self._descend(root, key.data, self._clock(), hit=1)
         self._lookups += 1
         self._lookup_tokens += len(key)
-        root = self._roots.get(key.namespace)
-        if root is None:
-            return Match(self, Root(key.namespace), 0)
-        node = self._descend(root, key.data, hit=1)
         self._hit_tokens += node.end
         return Match(self, node, node.end)
 
     def insert(self, key: Key, values: Any) -> Insertion:
-        """Cache `values` for the whole pages of `key`; a page that is cached already keeps the values it has.
+        """Cache `values` for the whole pages of `key`; pages cached before keep what they have.
 
-        `values` covers at least the whole pages of `key`, position by position. What is adopted is copied, so the
-        caller may reuse the container; the values themselves belong to the tree until it lets them go. Marks the
-        path as just used. Raises `ValueError` if `values` is too short, before anything changes.
+        `values` covers at least the whole pages of `key`, position by position. What is adopted is
+        copied, so the caller may reuse the container; the values themselves belong to the tree
+        until it lets them go. Marks the path as just used. Raises `ValueError` if `values` is too
+        short, before anything changes.
         """
+        root = self._root_of(key)
         tokens = len(key) - len(key) % self._page_size
         if not tokens:
-            root = self._roots.get(key.namespace) or Root(key.namespace)
             return Insertion(self, root, 0, ())
-        adapter = self._adapter_of(values)
-        given = adapter.length(values)
+        given = self._adapter.length(values)
         if given < tokens:
             raise ValueError(
                 f"{given} values were given for a key of {len(key)} tokens: its whole pages "
                 f"(page_size {self._page_size}) need {tokens}"
             )
-        root = self._roots.get(key.namespace) or Root(key.namespace)
-        node = self._descend(root, key.data, hit=0)
+        now = self._clock()
+        node = self._descend(root, key.data, now, hit=0)
         known = node.end
         if known < tokens:
-            adopted = adapter.cut(values, known, tokens)
+            adopted = self._adapter.cut(values, known, tokens)
+            edge = key.data[known * TOKEN_BYTES : tokens * TOKEN_BYTES]
+            node = self._grow(node, edge, adopted, now)
             self._roots[key.namespace] = root
-            node = self._grow(node, key.data[known * TOKEN_BYTES : tokens * TOKEN_BYTES], adopted)
         self._inserted_tokens += tokens - known
         self._declined_tokens += known
         return Insertion(self, node, tokens, (range(known),) if known else ())
@@ -117,14 +117,14 @@ class RadixCache:
     def lock(self, handle: Handle) -> Lock:
         """Keep the tokens of a match or an insertion cached until `unlock`.
 
-        A handle of zero tokens gives a receipt that protects nothing. Raises `StaleMatch` if any of the tokens left
-        the cache since the handle was made. O(depth).
+        A handle of zero tokens gives a receipt that protects nothing. Raises `StaleMatch` if any of
+        the tokens left the cache since the handle was made. O(depth).
         """
         node = self._node_of(handle)
         gained = 0
         while node.parent is not None:
             if not node.locks:
-                gained += len(node)
+                gained += node.length
                 self._leaves.discard(node)
             node.locks += 1
             node = node.parent
@@ -144,28 +144,28 @@ class RadixCache:
         while node.parent is not None:
             node.locks -= 1
             if not node.locks:
-                lost += len(node)
+                lost += node.length
                 if not node.children:
                     self._leaves.add(node)
             node = node.parent
         self._account(lost, -lost)
 
     def evict(self, n: int) -> list[Any]:
-        """Let go of `n` tokens or a little more (less than one page), or of all that is unlocked if that is less.
+        """Let go of `n` tokens, rounded up to whole pages, or of all that is unlocked if less.
 
-        Takes whole pages off the tail of the leaf that the policy ranks first, then of the next; a parent that
-        becomes an unlocked leaf joins. Returns the values let go, one segment for each leaf cut or removed, in the
-        order of eviction; within a segment, values are in token order. O(evicted x log leaves), plus one copy of
-        the node that is cut last.
+        Takes whole pages off the tail of the leaf that the policy ranks first, then of the next; a
+        parent that becomes an unlocked leaf joins. Returns the values let go, one segment for each
+        leaf cut or removed, in the order of eviction; within a segment, values are in token order.
+        O(evicted x log leaves), plus one copy of the node that is cut last.
         """
         gone: list[Any] = []
         freed = 0
         while freed < n and (leaf := self._leaves.first()) is not None:
             take = -(-(n - freed) // self._page_size) * self._page_size
-            if take < len(leaf):
+            if take < leaf.length:
                 gone.append(self._trim(leaf, take))
             else:
-                take = len(leaf)
+                take = leaf.length
                 gone.append(self._remove(leaf))
             freed += take
         self._account(-freed, 0)
@@ -175,14 +175,18 @@ class RadixCache:
     def drop(self, namespace: Namespace) -> list[Any]:
         """Empty one namespace of everything that is not locked; returns the values let go.
 
-        What is locked stays as it was, can be matched, and keeps the namespace in `namespaces`: drop again after it
-        was unlocked. (To keep computed values from ever being found again, change the namespace, not its contents.)
+        What is locked stays as it was, can be matched, and keeps the namespace in `namespaces`:
+        drop again after it was unlocked. (To keep computed values from ever being found again,
+        change the namespace, not its contents.)
         """
         root = self._roots.get(namespace)
         return [] if root is None else self._prune([root])
 
     def reset(self) -> list[Any]:
-        """Empty the cache; returns all its values. Raises `CacheInUse`, changing nothing, while a lock is held."""
+        """Empty the cache; returns all its values.
+
+        Raises `CacheInUse`, changing nothing, while tokens are locked.
+        """
         protected = self._counts[1]
         if protected:
             raise CacheInUse(f"{protected} tokens are locked: unlock them before reset")
@@ -205,9 +209,15 @@ class RadixCache:
         while node.parent is not None:
             parts.append(node.values)
             node = node.parent
-        if self._adapter is None:
-            return ()
         return self._adapter.join(parts[::-1])
+
+    def iter_values(self) -> Iterator[Any]:
+        """The value segment of every node, parents first: the tree's own objects, only to read."""
+        stack: list[Node] = list(self._roots.values())
+        while stack:
+            for child in stack.pop().children.values():
+                yield child.values
+                stack.append(child)
 
     @property
     def sizes(self) -> Sizes:
@@ -236,11 +246,14 @@ class RadixCache:
         )
 
     def render(self) -> str:
-        """The tree as indented text, one line for each node, for people. Safe beside the writing thread."""
+        """The tree as indented text, a line for each node. Safe beside the writing thread."""
         return render.text(list(self._roots.values()))
 
     def check_integrity(self) -> None:
-        """Recount everything by walking the tree; raises `IntegrityError` with the numbers. For tests and idle times."""
+        """Recount everything by walking the tree; for tests and idle times.
+
+        Raises `IntegrityError` with the numbers.
+        """
         integrity.check(
             roots=self._roots,
             page_size=self._page_size,
@@ -251,10 +264,10 @@ class RadixCache:
             adapter=self._adapter,
         )
 
-    def _adapter_of(self, values: Any) -> ValueAdapter:
-        if self._adapter is None:
-            self._adapter = value_adapters.adapter_for(values)
-        return self._adapter
+    def _root_of(self, key: Key) -> Root:
+        """The root of the key's namespace; a loose one if the namespace holds nothing."""
+        root = self._roots.get(key.namespace)
+        return Root(key.namespace) if root is None else root
 
     def _node_of(self, handle: Handle) -> Node:
         """The node of a handle, if its tokens are all still cached."""
@@ -264,50 +277,44 @@ class RadixCache:
         # A removed node has no parent; a node whose tail was evicted ends earlier than the handle.
         if handle.length and (node.parent is None or node.end != handle.length):
             raise StaleMatch(
-                f"the {handle.length} tokens of this handle were evicted, in part or whole, since it was made: "
-                "match again, and lock a match before anything can be evicted"
+                f"the {handle.length} tokens of this handle were evicted, in part or whole, since "
+                "it was made: match again, and lock before anything can be evicted"
             )
         return node
 
     def _account(self, evictable: int, protected: int) -> None:
         self._counts = (self._counts[0] + evictable, self._counts[1] + protected)
 
-    def _descend(self, root: Root, data: bytes, hit: int) -> Node:
-        """The node where the longest cached prefix of `data` ends, split there if need be; touches the path."""
-        now = self._clock()
-        node, at, page = root, 0, self._page_bytes
-        found: Node = node
-        while (child := found.children.get(data[at : at + page])) is not None:
+    def _descend(self, root: Root, data: bytes, now: float, hit: int) -> Node:
+        """The node where the longest cached prefix of `data` ends; touches the path, may split."""
+        at, page = 0, self._page_bytes
+        node: Node = root
+        while (child := node.children.get(data[at : at + page])) is not None:
             if not data.startswith(child.data, at):
-                child = self._split(child, common_prefix(child.data, data, at, page))
+                child = self._split(node, child, common_prefix(child.data, data, at, page))
             child.last_access = now
             child.hits += hit
             self._leaves.refresh(child)
             at += len(child.data)
-            found = child
-        return found
+            node = child
+        return node
 
-    def _split(self, lower: Node, at: int) -> Node:
-        """Give the first `at` bytes of a node to a new node above it, and return that.
+    def _split(self, parent: Node, lower: Node, at: int) -> Node:
+        """Give the first `at` bytes of `lower` to a new node between it and `parent`; returns it.
 
         The old object stays the lower part, so that handles and locks on it keep their meaning.
         """
-        assert self._adapter is not None and lower.parent is not None, (
-            "only nodes with values split"
-        )
-        tokens, length = at // TOKEN_BYTES, len(lower)
+        tokens, length = at // TOKEN_BYTES, lower.length
         head = self._adapter.cut(lower.values, 0, tokens)
         tail = self._adapter.cut(lower.values, tokens, length)
-        parent, page = lower.parent, self._page_bytes
-        upper = Node(
-            lower.data[:at], head, parent, lower.end - length + tokens, lower.created, lower.age
-        )
+        upper = Node(lower.data[:at], head, parent, parent.end + tokens, lower.created, lower.age)
         upper.locks = lower.locks
         upper.hits = lower.hits
         upper.last_access = lower.last_access
-        upper.children[lower.data[at : at + page]] = lower
-        # Published whole; a reader that meets `lower` half changed sees that it does not start where it should.
-        parent.children[upper.data[:page]] = upper
+        upper.children[lower.data[at : at + self._page_bytes]] = lower
+        # The new node is published whole. A reader that meets `lower` before its data is cut sees
+        # that it does not start where the new node ends.
+        parent.children[upper.data[: self._page_bytes]] = upper
         lower.parent = upper
         lower.values = tail
         lower.data = lower.data[at:]
@@ -315,29 +322,22 @@ class RadixCache:
         self._nodes += 1
         return upper
 
-    def _grow(self, parent: Node, data: bytes, values: Any) -> Node:
+    def _grow(self, parent: Node, data: bytes, values: Any, now: float) -> Node:
         """Add a leaf under `parent`."""
-        leaf = Node(
-            data,
-            values,
-            parent,
-            parent.end + len(data) // TOKEN_BYTES,
-            self._clock() if parent.parent is None else parent.last_access,
-            self._next_age,
-        )
+        end = parent.end + len(data) // TOKEN_BYTES
+        leaf = Node(data, values, parent, end, now, self._next_age)
         self._next_age += 1
         self._leaves.discard(parent)
         self._leaves.add(leaf)
         parent.children[data[: self._page_bytes]] = leaf
         self._nodes += 1
-        self._account(len(leaf), 0)
+        self._account(leaf.length, 0)
         return leaf
 
     def _trim(self, leaf: Node, tokens: int) -> Any:
         """Cut the last `tokens` off a leaf that has more; returns their values."""
-        assert self._adapter is not None, "only nodes with values are trimmed"
-        keep = len(leaf) - tokens
-        gone = self._adapter.cut(leaf.values, keep, len(leaf))
+        keep = leaf.length - tokens
+        gone = self._adapter.cut(leaf.values, keep, leaf.length)
         leaf.values = self._adapter.cut(leaf.values, 0, keep)
         leaf.data = leaf.data[: keep * TOKEN_BYTES]
         leaf.end -= tokens
@@ -347,26 +347,25 @@ class RadixCache:
     def _remove(self, leaf: Node) -> Any:
         """Take an unlocked leaf out of the tree; returns its values."""
         parent = leaf.parent
-        assert parent is not None, "a root is never a leaf of the index"
+        assert parent is not None, f"{leaf} is in the index of leaves, and no root ever is"
         del parent.children[leaf.data[: self._page_bytes]]
-        gone = self._detach(leaf)
-        if parent.children:
-            return gone
-        if isinstance(parent, Root):
-            del self._roots[parent.namespace]
-        elif not parent.locks:
-            self._leaves.add(parent)
-        return gone
+        if not parent.children:
+            if isinstance(parent, Root):
+                del self._roots[parent.namespace]
+            elif not parent.locks:
+                self._leaves.add(parent)
+        return self._detach(leaf)
 
     def _detach(self, node: Node) -> Any:
-        """Mark a node as gone, so that handles to it are stale and keep nothing alive; returns its values."""
-        gone, node.values, node.parent = node.values, None, None
+        """Mark a node as gone: handles to it are stale and keep no values alive. Returns those."""
+        gone = node.values
+        node.values = node.parent = None
         self._leaves.discard(node)
         self._nodes -= 1
         return gone
 
     def _prune(self, roots: Iterable[Root]) -> list[Any]:
-        """Remove all that is unlocked under `roots`; returns the values, parents before children."""
+        """Remove all that is unlocked under `roots`; returns the values, parents first."""
         gone: list[Any] = []
         freed = 0
         for root in roots:
@@ -377,7 +376,7 @@ class RadixCache:
                     stack.append(child)
                     if not child.locks:
                         del node.children[page]
-                        freed += len(child)
+                        freed += child.length
                         gone.append(self._detach(child))
             if not root.children:
                 del self._roots[root.namespace]
@@ -387,15 +386,13 @@ class RadixCache:
 
     def _peek_once(self, key: Key) -> int | None:
         """One attempt at `peek`; None if the writer changed a node under it."""
-        node: Node | None = self._roots.get(key.namespace)
-        if node is None:
-            return 0
         data, page = key.data, self._page_bytes
         at = 0
+        node: Node = self._root_of(key)
         while (child := node.children.get(data[at : at + page])) is not None:
             edge = child.data
-            # A split shortens `data` from the front and keeps `end`; a trim shortens both from the back, one after
-            # the other. So the start of the edge comes out right only if neither happened in between.
+            # A split shortens `data` from the front and keeps `end`; a trim shortens both from the
+            # back, one after the other. So the start comes out right only if neither happened.
             if child.end * TOKEN_BYTES - len(edge) != at:
                 return None
             if not data.startswith(edge, at):

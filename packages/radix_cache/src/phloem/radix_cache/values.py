@@ -1,7 +1,8 @@
 """Value adapters: how to cut and join the opaque values that a cache keeps, one per token.
 
-Owns the contract, the adapter for Python sequences, and the choice by name or by type. The adapters for numpy
-and torch live in modules of their own, imported when first chosen, so that this package needs neither.
+Owns the contract, the adapter for Python sequences, and the choice by name or by type. The adapters
+for numpy and torch live in modules of their own, imported when first chosen, so that this package
+needs neither.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ValueAdapter(Protocol):
 
 
 class SequenceValues:
-    """Lists, tuples and arrays. A join has the type of its first part; without parts it is that of `empty`."""
+    """Lists, tuples, arrays. A join has the type of its first part, or of `empty` without any."""
 
     def __init__(self, empty: list[Any] | tuple[Any, ...] | array[Any] | None = None) -> None:
         self._empty = [] if empty is None else empty
@@ -55,19 +56,50 @@ class SequenceValues:
         return tuple(items) if isinstance(like, tuple) else list(items)
 
 
+class InferredValues:
+    """Chooses an adapter by the type of the first value it meets, and is that one from then on."""
+
+    def __init__(self) -> None:
+        self._chosen: ValueAdapter | None = None
+
+    def _for(self, values: Any) -> ValueAdapter:
+        if self._chosen is None:
+            self._chosen = _fitting(values)
+        return self._chosen
+
+    def length(self, values: Any) -> int:
+        """As the chosen adapter."""
+        return self._for(values).length(values)
+
+    def cut(self, values: Any, start: int, stop: int) -> Any:
+        """As the chosen adapter."""
+        return self._for(values).cut(values, start, stop)
+
+    def join(self, parts: Sequence[Any]) -> Any:
+        """As the chosen adapter; `()` without parts while none is chosen."""
+        if not parts and self._chosen is None:
+            return ()
+        return self._for(parts[0] if parts else ()).join(parts)
+
+
 _EXTERNAL: Final = {
     "numpy": ("phloem.radix_cache.values_numpy", "NumpyValues"),
     "torch": ("phloem.radix_cache.values_torch", "TorchValues"),
 }
 
 
-def named(name: str) -> ValueAdapter:
-    """The adapter called "sequence", "numpy" or "torch"; imports numpy or torch only for those two."""
-    return _create(name, empty=None)
+def resolve(values: str | ValueAdapter | None) -> ValueAdapter:
+    """The adapter of that name, the given one, or one that decides by the first value it meets.
+
+    Imports numpy or torch only if it is the one asked for.
+    """
+    if values is None:
+        return InferredValues()
+    return _create(values, empty=None) if isinstance(values, str) else values
 
 
-def adapter_for(values: Any) -> ValueAdapter:
-    """The adapter that fits the type of `values`; its empty value has the same type (and dtype and row shape)."""
+def _fitting(values: Any) -> ValueAdapter:
+    """The adapter for the type of `values`; its empty value has that type, dtype and row shape."""
     if isinstance(values, (list, tuple, array)):
         return SequenceValues(values[:0])
     for base in type(values).__mro__:
@@ -75,8 +107,8 @@ def adapter_for(values: Any) -> ValueAdapter:
         if library in _EXTERNAL:
             return _create(library, empty=values[:0])
     raise TypeError(
-        f"no value adapter for {type(values).__name__}: pass lists, tuples, arrays, numpy arrays or torch "
-        "tensors, or give RadixCache(values=...) a ValueAdapter of your own"
+        f"no value adapter for {type(values).__name__}: pass lists, tuples, arrays, numpy arrays "
+        "or torch tensors, or give RadixCache(values=...) a ValueAdapter of your own"
     )
 
 

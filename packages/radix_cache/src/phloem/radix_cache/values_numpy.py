@@ -12,7 +12,7 @@ Values = npt.NDArray[Any]
 
 
 class NumpyValues:
-    """Arrays whose first axis is tokens. Every cut is a copy: a view would keep the whole base array alive."""
+    """Arrays whose first axis is tokens. A cut is a copy: a view would keep its base alive."""
 
     def __init__(self, empty: Values | None = None) -> None:
         self._empty = np.empty(0, dtype=np.int32) if empty is None else empty.copy()
@@ -26,5 +26,5 @@ class NumpyValues:
         return values[start:stop].copy()
 
     def join(self, parts: Sequence[Values]) -> Values:
-        """One new array; without parts, an empty one with the dtype and row shape of the first value seen, or int32."""
+        """One new array; without parts, an empty one like the first value seen, or int32 [0]."""
         return np.concatenate(parts) if parts else self._empty.copy()

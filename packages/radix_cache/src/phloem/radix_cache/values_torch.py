@@ -8,7 +8,7 @@ import torch
 
 
 class TorchValues:
-    """Tensors whose first axis is tokens. Every cut is a clone: a view would keep the whole storage alive."""
+    """Tensors whose first axis is tokens. A cut is a clone: a view would keep its base alive."""
 
     def __init__(self, empty: torch.Tensor | None = None) -> None:
         self._empty = torch.empty(0, dtype=torch.int64) if empty is None else empty.clone()
@@ -22,5 +22,5 @@ class TorchValues:
         return values[start:stop].clone()
 
     def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One new tensor; without parts, an empty one like the first value seen, or int64 on the CPU."""
+        """One new tensor; without parts, an empty one like the first value seen, or int64 [0]."""
         return torch.cat(list(parts)) if parts else self._empty.clone()
