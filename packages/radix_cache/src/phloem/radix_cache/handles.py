@@ -6,7 +6,7 @@ nothing by itself; a lock does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Handle:
     """`length` tokens (whole pages) that end at `node`. Survives splits, not eviction."""
 
-    cache: RadixCache
+    cache: RadixCache = field(repr=False)
     node: Node
     length: int
 

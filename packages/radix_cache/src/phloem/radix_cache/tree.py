@@ -195,7 +195,7 @@ class RadixCache:
     def peek(self, key: Key) -> int:
         """How many tokens `match` would find. Changes nothing: no split, no refresh, no count.
 
-        Safe beside the writing thread: the answer was true at some moment during the call.
+        Safe beside the writing thread: every token counted was cached at some moment of the call.
         """
         while True:
             found = self._peek_once(key)
@@ -349,12 +349,13 @@ class RadixCache:
         parent = leaf.parent
         assert parent is not None, f"{leaf} is in the index of leaves, and no root ever is"
         del parent.children[leaf.data[: self._page_bytes]]
+        gone = self._detach(leaf)
         if not parent.children:
             if isinstance(parent, Root):
                 del self._roots[parent.namespace]
             elif not parent.locks:
                 self._leaves.add(parent)
-        return self._detach(leaf)
+        return gone
 
     def _detach(self, node: Node) -> Any:
         """Mark a node as gone: handles to it are stale and keep no values alive. Returns those."""
