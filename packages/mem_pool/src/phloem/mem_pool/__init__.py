@@ -1,6 +1,7 @@
 """KV cache memory for LLM inference: rows, slots, pages, and the leases that own them.
 
-Start at `CacheManager`. Everything here is numpy on the host; `phloem.mem_pool.kv` alone needs torch.
+Start at `CacheManager`. Everything here is numpy on the host; only `phloem.mem_pool.kv` needs
+torch.
 """
 
 from phloem.mem_pool.errors import IntegrityError, OwnershipError
@@ -8,6 +9,7 @@ from phloem.mem_pool.lease import Lease
 from phloem.mem_pool.manager import CacheManager
 from phloem.mem_pool.report import Report
 from phloem.mem_pool.rows import RowTable
+from phloem.mem_pool.sizing import capacity_tokens
 from phloem.mem_pool.slots import PageAllocator, SlotAllocator, Slots, TokenAllocator
 from phloem.mem_pool.tree import (
     InsertResult,
@@ -35,4 +37,5 @@ __all__ = [
     "TokenAllocator",
     "TreeHandle",
     "TreeSizes",
+    "capacity_tokens",
 ]

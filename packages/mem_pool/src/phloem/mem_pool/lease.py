@@ -1,4 +1,4 @@
-"""A lease: one sequence's claim on a row and on slots. Plain data; `CacheManager` alone changes it."""
+"""A lease: one sequence's claim on a row and on slots; plain data that `CacheManager` changes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Lease:
         |  the tree's,  |  ours: valid KV,     |  ours: reserved,   |  unused            |
         |  locked by us |  not in the tree yet |  no valid KV yet   |                    |
 
-    `protected <= committed <= allocated`, in tokens. `protected` is a multiple of the page; the last page that is
-    ours may be partial, and belongs to us whole.
+    `protected <= committed <= allocated`, in tokens. `protected` is a multiple of the page; the
+    last page that is ours may be partial, and belongs to us whole.
     """
 
     row: int
     generation: int
-    """The row's generation at `open`: differs from the table's once the row went to somebody else."""
+    """The row's generation at `open`; the table's differs once the row went to somebody else."""
     namespace: Namespace
     protected: int = 0
     committed: int = 0

@@ -1,7 +1,7 @@
 """`CacheManager`: the only one that moves slots between free, the prefix tree and leases.
 
-It speaks of leases and tokens, never of requests, and it holds no tensor: any engine that keeps its KV in slots can
-use it.
+It speaks of leases and tokens, never of requests, and it holds no tensor: any engine that keeps its
+KV in slots can use it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class CacheManager:
     def __init__(self, tree: PrefixTree, rows: RowTable, slots: SlotAllocator) -> None:
         if tree.page_size != slots.page_size:
             raise ValueError(
-                f"the tree has pages of {tree.page_size} tokens and the allocator of {slots.page_size}: "
-                "make both with the same page_size"
+                f"the tree has pages of {tree.page_size} tokens and the allocator of "
+                f"{slots.page_size}: make both with the same page_size"
             )
         self.tree = tree
         self.rows = rows
@@ -83,8 +83,8 @@ class CacheManager:
     ) -> Lease | None:
         """Open a lease on a sequence and lock what the tree holds of it.
 
-        At most `min(len(tokens) - 1, keep_from)` tokens are reused, in whole pages: one token is left to
-        compute, because its logits are wanted.
+        At most `min(len(tokens) - 1, keep_from)` tokens are reused, in whole pages: one token is
+        left to compute, because its logits are wanted.
 
         Args:
             tokens: the token ids known so far.
@@ -92,7 +92,8 @@ class CacheManager:
             keep_from: first position that must be computed anew (prompt logprobs), if any.
 
         Returns:
-            The lease, with `protected == committed == allocated ==` the tokens reused; None when no row is free.
+            The lease, its three watermarks all at the number of tokens reused; None when no row is
+            free.
 
         Raises:
             ValueError: the tokens do not fit into a row.
@@ -115,8 +116,8 @@ class CacheManager:
     def extend(self, lease: Lease, n: int) -> bool:
         """Reserve `n` more slots; they stand in the row at `[allocated, allocated + n)`.
 
-        Evicts from the tree what is missing. All or nothing: False means that free and evictable slots together
-        do not suffice, and that nothing was evicted.
+        Evicts from the tree what is missing. All or nothing: False means that free and evictable
+        slots together do not suffice, and that nothing was evicted.
 
         Raises:
             ValueError: the row is too short, or n is negative.
@@ -151,16 +152,16 @@ class CacheManager:
         self._check_open(lease)
         if not 0 <= n <= lease.allocated - lease.committed:
             raise ValueError(
-                f"cannot commit {n} tokens of row {lease.row}: {lease.allocated - lease.committed} are reserved; "
-                "extend the lease first"
+                f"cannot commit {n} tokens of row {lease.row}: it has "
+                f"{lease.allocated - lease.committed} reserved; extend the lease first"
             )
         lease.committed += n
 
     def checkpoint(self, lease: Lease, tokens: Sequence[int]) -> None:
         """Publish the committed tokens to the tree, in whole pages, so that others can share them.
 
-        Where the tree has the tokens already, it keeps its slots: ours are freed, and the row points at the
-        tree's from then on. The lease's lock moves to the end of what was published.
+        Where the tree has the tokens already, it keeps its slots: ours are freed, and the row
+        points at the tree's from then on. The lease's lock moves to the end of what was published.
 
         Args:
             lease: an open lease.
@@ -173,14 +174,14 @@ class CacheManager:
         self._check_open(lease)
         if len(tokens) < lease.committed:
             raise ValueError(
-                f"row {lease.row} has {lease.committed} committed tokens but {len(tokens)} ids were given: "
-                "give the ids of all committed tokens"
+                f"row {lease.row} has {lease.committed} committed tokens but {len(tokens)} ids "
+                "were given: give the ids of all committed tokens"
             )
         end = self._page_floor(lease.committed)
         if end <= lease.protected:
             return
         row = self.rows.table[lease.row]
-        ours = row[:end].copy()  # the tree keeps slices of it, and the row will change
+        ours = row[:end]
         result = self.tree.insert(self.tree.key(tokens[:end], lease.namespace), ours)
         length = result.length
         if length <= lease.protected:
@@ -209,7 +210,7 @@ class CacheManager:
         lease.allocated = lease.committed
 
     def close(self, lease: Lease, tokens: Sequence[int] | None) -> None:
-        """End a lease: publish its committed tokens if `tokens` is given, and free whatever else is its own.
+        """End a lease: publish its committed tokens if `tokens` is given, free the rest of its own.
 
         Raises:
             ValueError: fewer tokens than are committed; the lease stays open.
@@ -248,7 +249,8 @@ class CacheManager:
         """Verify that every slot has exactly one owner and stands in the right rows. O(capacity).
 
         Raises:
-            IntegrityError: something is wrong and `strict` is set; the message names slots and owners.
+            IntegrityError: something is wrong and `strict` is set; the message names slots and
+                owners.
         """
         report = audit(self.tree, self.rows, self.slots, self.open_leases)
         if strict and report.problems:
@@ -289,8 +291,8 @@ class CacheManager:
     def _check_open(self, lease: Lease) -> None:
         if lease.closed or self._open.get(lease.row) is not lease:
             raise OwnershipError(
-                f"the lease of row {lease.row}, generation {lease.generation}, is closed or of another manager: "
-                "a lease is closed once and not used afterwards"
+                f"the lease of row {lease.row}, generation {lease.generation}, is closed or of "
+                "another manager: a lease is closed once and not used afterwards"
             )
 
     def _check_idle(self, leases: Sequence[Lease]) -> None:

@@ -16,7 +16,7 @@ from phloem.mem_pool.tree import PrefixTree
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Where the slots are, in tokens: `capacity = free + evictable + protected + leased + copying`."""
+    """Where the slots are, in tokens; all but `problems` add up to `capacity`."""
 
     free: int
     evictable: int
@@ -33,7 +33,7 @@ class Report:
 def audit(
     tree: PrefixTree, rows: RowTable, slots: SlotAllocator, leases: Sequence[Lease]
 ) -> Report:
-    """Count every slot by its owner, and compare with what the allocator, the tree and the rows say."""
+    """Count every slot by its owner; compare with what the allocator, the tree and the rows say."""
     ledger = _Ledger(slots)
     free = ledger.claim("the free list", slots.free_slots())
     held = ledger.claim("the tree", *tree.iter_values())
@@ -46,12 +46,13 @@ def audit(
     sizes = tree.sizes
     if not held == sizes.total == sizes.evictable + sizes.protected:
         problems.append(
-            f"the tree holds {held} slots but counts {sizes.evictable} evictable + {sizes.protected} "
-            f"protected = {sizes.total}"
+            f"the tree holds {held} slots but counts {sizes.evictable} evictable + "
+            f"{sizes.protected} protected = {sizes.total}"
         )
     if free + sizes.total + leased != slots.capacity:
         problems.append(
-            f"{free} free + {sizes.total} in the tree + {leased} leased is not the capacity of {slots.capacity}"
+            f"{free} free + {sizes.total} in the tree + {leased} leased is not the capacity of "
+            f"{slots.capacity}"
         )
     return Report(
         free=free,
@@ -107,16 +108,17 @@ def _own_pages(lease: Lease, rows: RowTable, page_size: int) -> tuple[Slots, lis
     marks = (lease.protected, lease.committed, lease.allocated)
     if not 0 <= marks[0] <= marks[1] <= marks[2] <= rows.max_len or lease.protected % page_size:
         problems.append(
-            f"the lease of row {lease.row} has watermarks {marks}: they must rise, fit into the row, and the "
-            f"first be a multiple of the page of {page_size}"
+            f"the lease of row {lease.row} has watermarks {marks}: they must rise, fit into the "
+            f"row, and the first be a multiple of the page of {page_size}"
         )
     if lease.closed or lease.generation != rows.generation[lease.row]:
         problems.append(
-            f"the lease of row {lease.row} is of generation {lease.generation}, closed={lease.closed}, but the "
-            f"row is at generation {rows.generation[lease.row]}"
+            f"the lease of row {lease.row} is of generation {lease.generation}, "
+            f"closed={lease.closed}, but the row is at generation {rows.generation[lease.row]}"
         )
     mine = rows.table[lease.row, lease.protected : lease.allocated]
-    pages: Slots = (mine[::page_size, None] + np.arange(page_size, dtype=np.int32)).reshape(-1)
+    offsets = np.arange(page_size, dtype=np.int32)
+    pages: Slots = np.add.outer(mine[::page_size], offsets).reshape(-1)
     if not np.array_equal(pages[: len(mine)], mine) or (mine[::page_size] % page_size).any():
         problems.append(f"row {lease.row} does not hold whole pages from {lease.protected} on")
     return pages, problems
@@ -125,19 +127,14 @@ def _own_pages(lease: Lease, rows: RowTable, page_size: int) -> tuple[Slots, lis
 def _against_tree(lease: Lease, rows: RowTable) -> list[str]:
     """Whether the row points at the tree's slots wherever the lease says so."""
     prefix = lease.prefix
-    if prefix is None or not lease.protected:
-        if prefix is None and not lease.protected:
-            return []
-        return [
-            f"the lease of row {lease.row} has {lease.protected} protected tokens, prefix {prefix}"
-        ]
-    theirs = prefix.values()
+    theirs = np.empty(0, np.int32) if prefix is None else prefix.values()
     row = rows.table[lease.row, : lease.protected]
-    if np.array_equal(row, theirs):
-        return []
     if len(row) != len(theirs):
         return [
-            f"the lease of row {lease.row} protects {len(row)} tokens but locks {len(theirs)} in the tree"
+            f"the lease of row {lease.row} has {len(row)} protected tokens but holds a prefix of "
+            f"{len(theirs)} in the tree"
         ]
     wrong = row[row != theirs]
+    if not len(wrong):
+        return []
     return [f"row {lease.row} points at slots {shortened(wrong)} where the tree has others"]

@@ -13,12 +13,13 @@ from phloem.mem_pool.errors import OwnershipError
 class RowTable:
     """A fixed number of rows, each with room for the slots of one sequence.
 
-    The lowest free row is handed out first, so equal histories give equal rows. A row is not wiped when it
-    changes hands: a reader that keeps a row index compares `generation[row]` with the one it saw.
+    The lowest free row is handed out first, so equal histories give equal rows. A row is not wiped
+    when it changes hands: a reader that keeps a row index compares `generation[row]` with the one
+    it saw.
 
     Attributes:
-        table: int32 [max_rows, max_len], `table[row, position]` is the slot of that position. Rows that were
-            never used cost no memory.
+        table: int32 [max_rows, max_len], `table[row, position]` is the slot of that position. Rows
+            that were never used cost no memory.
         generation: int64 [max_rows], how often each row has been handed out.
     """
 
@@ -33,18 +34,19 @@ class RowTable:
             )
         self.table = np.zeros((max_rows, max_len), np.int32)
         self.generation = np.zeros(max_rows, np.int64)
+        self._max_len = max_len
         self._free = list(range(max_rows))
         self._in_use = [False] * max_rows
 
     @property
     def max_rows(self) -> int:
         """Rows in all."""
-        return self.table.shape[0]
+        return len(self.table)
 
     @property
     def max_len(self) -> int:
         """Tokens that one row has room for."""
-        return self.table.shape[1]
+        return self._max_len
 
     @property
     def available(self) -> int:

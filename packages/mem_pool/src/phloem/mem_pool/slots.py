@@ -1,7 +1,8 @@
 """Slot allocators: which KV slots are free. They know ids and pages, never sequences or tensors.
 
-Page 0 (slots `[0, page_size)`) is never handed out: padded reads and writes go there. The ids handed out run
-from `page_size` to `page_size + capacity - 1`, so a KV buffer needs `num_slots = page_size + capacity` slots.
+Page 0 (slots `[0, page_size)`) is never handed out: padded reads and writes go there. The ids
+handed out run from `page_size` to `page_size + capacity - 1`, so a KV buffer needs `num_slots =
+page_size + capacity` slots.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Slots: TypeAlias = npt.NDArray[np.int32]
 
 
 class SlotAllocator(Protocol):
-    """Hands out KV slots, whole pages at a time, all or nothing, in an order that only the calls decide."""
+    """Hands out KV slots, all or nothing; equal calls give equal slots."""
 
     @property
     def page_size(self) -> int:
@@ -55,24 +56,24 @@ class SlotAllocator(Protocol):
             n: tokens to add.
 
         Returns:
-            int32 [n]: the rest of the last, partial page, then whole pages, then the head of a new one.
+            int32 [n]: the rest of the last page, then whole pages, then the head of a new one.
         """
         ...
 
     def free(self, slots: Slots) -> None:
         """Give back the pages that hold `slots`, given page by page, each from its first slot on.
 
-        A page may be named in part (a sequence that ends inside it names only the slots it used): the page
-        is given back whole.
+        A page may be named in part (a sequence that ends inside it names only the slots it used):
+        the page is given back whole.
 
         Raises:
-            OwnershipError: a page is free already, is named twice, is not of this allocator, or is named
-                without its first slot. Nothing is freed then.
+            OwnershipError: a page is free already, is named twice, is not of this allocator, or is
+                named without its first slot. Nothing is freed then.
         """
         ...
 
     def free_group(self) -> AbstractContextManager[None]:
-        """Inside, frees are collected; they take effect at once at the end, also after an exception."""
+        """Inside, frees are collected; they happen as one at the end, also after an exception."""
         ...
 
     def free_slots(self) -> Slots:
@@ -83,8 +84,8 @@ class SlotAllocator(Protocol):
 class PageAllocator:
     """Hands out pages of `page_size` slots from a stack: the page freed last goes first.
 
-    A stack keeps the pages in use few and warm: a buffer that is touched lazily grows with the peak of what is
-    used, not with time.
+    A stack keeps the pages in use few and warm: a buffer that is touched lazily grows with the peak
+    of what is used, not with time.
     """
 
     def __init__(self, capacity: int, page_size: int) -> None:
@@ -139,11 +140,8 @@ class PageAllocator:
             )
         mask = self._page_size - 1
         rest = min(-length & mask, n)
-        if rest and (last_slot & mask) != ((length - 1) & mask):
-            raise ValueError(
-                f"slot {last_slot} cannot hold token {length - 1}: with pages of {self._page_size} a token's "
-                "offset in its page is its position modulo the page; give the slot of the last token"
-            )
+        if rest:
+            self._check_last(last_slot, length)
         num_pages = self.pages_needed(length, n)
         if num_pages > self._num_free:
             return None
@@ -181,6 +179,20 @@ class PageAllocator:
         """int32 [available], the slots that nobody owns."""
         return self._slots_of(self._stack[: self._num_free])
 
+    def _check_last(self, last_slot: int, length: int) -> None:
+        """Refuse to fill up a page that is not the sequence's."""
+        offset, expected = last_slot % self._page_size, (length - 1) % self._page_size
+        if offset != expected:
+            raise ValueError(
+                f"slot {last_slot} cannot hold token {length - 1}: it is at offset {offset} of its "
+                f"page of {self._page_size}, the token at {expected}; give the last token's slot"
+            )
+        page = last_slot >> self._shift
+        if not (1 <= page <= self._num_pages and self._in_use[page]):
+            raise OwnershipError(
+                f"slot {last_slot} is in no page that is handed out: continue from a slot you own"
+            )
+
     def _slots_of(self, pages: Slots) -> Slots:
         slots: Slots = ((pages[:, None] << self._shift) + self._offsets).reshape(-1)
         return slots
@@ -194,8 +206,8 @@ class PageAllocator:
         stray = slots[~(first | follows)]
         if len(stray):
             raise OwnershipError(
-                f"slots {shortened(stray)} are freed without the slots before them in their pages of "
-                f"{self._page_size}: a page is given back whole, from its first slot on"
+                f"slots {shortened(stray)} are freed without the slots before them in their pages "
+                f"of {self._page_size}: a page is given back whole, from its first slot on"
             )
         pages: Slots = slots[first] >> self._shift
         return pages

@@ -1,7 +1,7 @@
 """What `CacheManager` asks of a prefix tree, and the tree that caches nothing.
 
-`phloem.radix_cache.RadixCache` fits these Protocols without either package knowing the other. Keys and locks are
-opaque here: the tree makes them and takes them back.
+`phloem.radix_cache.RadixCache` fits these Protocols without either package knowing the other. Keys
+and locks are opaque here: the tree makes them and takes them back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TreeLock: TypeAlias = Any
 
 
 class TreeHandle(Protocol):
-    """A prefix that the tree holds. Stays good while it is locked, also when its nodes are split."""
+    """A prefix that the tree holds. Stays good while it is locked, also across splits."""
 
     @property
     def length(self) -> int:
@@ -66,7 +66,7 @@ class TreeSizes(Protocol):
 class PrefixTree(Protocol):
     """A map from token prefixes to the slots that hold their KV.
 
-    The tree decides, the owner frees: the tree never touches a pool, it returns the slots it lets go.
+    The tree decides, the owner frees: the tree never touches a pool, it returns what it lets go.
     """
 
     @property
@@ -100,19 +100,19 @@ class PrefixTree(Protocol):
         ...
 
     def insert(self, key: TreeKey, values: Slots) -> InsertResult:
-        """Take the slots of the ranges of the key that the tree does not hold."""
+        """Take the slots of the ranges of the key that the tree does not hold; keeps no view."""
         ...
 
     def evict(self, n: int) -> Sequence[Slots]:
-        """Let go of at least `n` unlocked tokens (all of them if there are fewer) and return their slots."""
+        """Let go of `n` or a little more unlocked tokens (all, if fewer) and return their slots."""
         ...
 
     def drop(self, namespace: Namespace) -> Sequence[Slots]:
-        """Let go of a namespace."""
+        """Let go of everything in a namespace that is not locked; return the slots."""
         ...
 
     def reset(self) -> Sequence[Slots]:
-        """Let go of everything."""
+        """Let go of everything and return the slots. Not called while a lock is held."""
         ...
 
     def iter_values(self) -> Iterable[Slots]:
