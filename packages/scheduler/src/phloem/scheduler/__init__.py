@@ -1,0 +1,73 @@
+"""Continuous batching for LLM inference.
+
+Start with `Scheduler` (what runs when), `ports` (what it asks of others) and `loop` (who carries
+batches to a runner). Nothing here imports torch.
+"""
+
+from phloem.scheduler.batch import BatchRow, ScheduleBatch
+from phloem.scheduler.config import SchedulerConfig
+from phloem.scheduler.errors import ContextLengthError
+from phloem.scheduler.loop import EventLoop, NormalLoop, OverlapLoop, create_loop
+from phloem.scheduler.policies import SchedulePolicy, create_policy, policy_names
+from phloem.scheduler.ports import (
+    RELAYED,
+    Logprobs,
+    ModelWorkerBatch,
+    PromptLogprobRequest,
+    PromptLogprobs,
+    Runner,
+    StepResult,
+    StopChecker,
+    StopMatcher,
+    TokenMasks,
+    TopLogprobs,
+)
+from phloem.scheduler.request import (
+    FinishReason,
+    Request,
+    RequestOutput,
+    Status,
+    Timings,
+    TokenLogprob,
+)
+from phloem.scheduler.sampling import SamplingBatch, SamplingParams, TokenHistory
+from phloem.scheduler.scheduler import Scheduler
+from phloem.scheduler.scripted import ScriptedResponses, ScriptedRowError, ScriptedRunner
+
+__all__ = [
+    "RELAYED",
+    "BatchRow",
+    "ContextLengthError",
+    "EventLoop",
+    "FinishReason",
+    "Logprobs",
+    "ModelWorkerBatch",
+    "NormalLoop",
+    "OverlapLoop",
+    "PromptLogprobRequest",
+    "PromptLogprobs",
+    "Request",
+    "RequestOutput",
+    "Runner",
+    "SamplingBatch",
+    "SamplingParams",
+    "ScheduleBatch",
+    "SchedulePolicy",
+    "Scheduler",
+    "SchedulerConfig",
+    "ScriptedResponses",
+    "ScriptedRowError",
+    "ScriptedRunner",
+    "Status",
+    "StepResult",
+    "StopChecker",
+    "StopMatcher",
+    "Timings",
+    "TokenHistory",
+    "TokenLogprob",
+    "TokenMasks",
+    "TopLogprobs",
+    "create_loop",
+    "create_policy",
+    "policy_names",
+]

@@ -1,0 +1,59 @@
+"""What the scheduler is told once, at construction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits and choices of a scheduler; lengths count tokens.
+
+    Raises:
+        ValueError: for a value out of its range, naming it.
+    """
+
+    context_len: int
+    """Prompt and output of one request together."""
+    vocab_size: int
+    eos_token_ids: tuple[int, ...] = ()
+    """End a request unless it asked for `ignore_eos`."""
+    max_running_requests: int = 256
+    max_prefill_tokens: int = 16384
+    """Prompt tokens computed in one step at most, over all requests."""
+    chunked_prefill_size: int | None = 2048
+    """A longer prompt is computed in chunks of this size; None: whole prompts only."""
+    schedule_policy: str = "fcfs"
+    enable_mixed_chunk: bool = False
+    """Whether running requests decode in the same step as a prefill chunk."""
+    schedule_conservativeness: float = 1.0
+    """How much of their allowed output running requests are expected to need; higher retracts less.
+    """
+    clip_max_new_tokens: int = 4096
+    """Admission never reserves more output than this for one request."""
+    lpm_fallback_above: int = 128
+    """With more requests waiting than this, lpm behaves as fcfs: matching them all would cost too
+    much.
+    """
+    aging_tokens: int = 64
+    """Under a cache-aware policy each pass of waiting counts as this many matched tokens; 0 is
+    unfair.
+    """
+    default_seed: int = field(default=0)
+    """Where the seeds of requests without one are drawn from."""
+
+    def __post_init__(self) -> None:
+        for name in ("context_len", "vocab_size", "max_running_requests", "max_prefill_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if self.chunked_prefill_size is not None and self.chunked_prefill_size < 1:
+            raise ValueError(
+                f"chunked_prefill_size is {self.chunked_prefill_size}: give 1 or more, "
+                "or None to compute prompts whole"
+            )
+        if self.schedule_conservativeness <= 0:
+            raise ValueError(
+                f"schedule_conservativeness is {self.schedule_conservativeness}: give more than 0"
+            )
+        if self.aging_tokens < 0:
+            raise ValueError(f"aging_tokens is {self.aging_tokens}: give 0 or more")

@@ -1,0 +1,19 @@
+"""Errors that a caller may want to tell apart."""
+
+from __future__ import annotations
+
+
+class ContextLengthError(ValueError):
+    """A request that is longer than the engine can ever serve."""
+
+    def __init__(self, prompt: int, new: int, context_len: int, capacity: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt} tokens and at least {new} more were asked for, "
+            f"{prompt + new} together: the context is {context_len} tokens and the KV cache holds "
+            f"{capacity}, some of which admission keeps free; shorten the prompt or ask for fewer "
+            "new tokens"
+        )
+        self.prompt = prompt
+        self.new = new
+        self.context_len = context_len
+        self.capacity = capacity

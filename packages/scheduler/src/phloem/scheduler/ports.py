@@ -1,0 +1,167 @@
+"""What the scheduler asks of others: to run a batch, and to notice a stop string.
+
+The contracts are Protocols over plain data (`ModelWorkerBatch`, `StepResult`), so a runner on a
+GPU, the scripted runner of the tests and somebody else's engine fit alike. This module holds no
+behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from phloem.scheduler.sampling import SamplingBatch
+
+RELAYED = -1
+"""Stands in `input_ids` for a token that the runner sampled for the same row in a step still in
+flight.
+"""
+
+Step = Any
+"""A runner's own handle of a step in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobRequest:
+    """Which prompt tokens of one batch row want their logprobs from this step.
+
+    The logits at query position `first + i` of the row (counted from the row's first query token of
+    this step) give the logprob of `targets[i]`, the prompt token that follows it.
+    """
+
+    index: int
+    first: int
+    targets: npt.NDArray[np.int32]
+    top: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWorkerBatch:
+    """One step for the runner: prefill chunks and decodes together, as flat arrays.
+
+    With B rows and T tokens. Row i feeds its `query_lens[i]` newest tokens, at positions
+    `[seq_lens[i] - query_lens[i], seq_lens[i])`; a decode is a row of query length 1.
+    """
+
+    rows: npt.NDArray[np.int32]
+    """[B] the row of the row table where row i's slots stand."""
+    query_lens: npt.NDArray[np.int32]
+    """[B] tokens to compute in this step, at least 1."""
+    seq_lens: npt.NDArray[np.int32]
+    """[B] tokens of the request whose KV exists after this step."""
+    input_ids: npt.NDArray[np.int32]
+    """[T] token ids; `RELAYED` where the runner knows the token and the scheduler does not yet."""
+    out_slots: npt.NDArray[np.int32]
+    """[T] the KV slot that each token's K and V go to."""
+    samples: npt.NDArray[np.bool_]
+    """[B] whether row i yields a token; False in a chunk that does not end its prompt."""
+    sampling: SamplingBatch
+    prompt_logprobs: tuple[PromptLogprobRequest, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """B."""
+        return len(self.rows)
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return len(self.input_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMasks:
+    """Which tokens some rows of a batch may produce, as bits.
+
+    `bits[j]` belongs to batch row `index[j]`; token t is allowed where bit `t % 32` of word `t //
+    32` is set.
+    """
+
+    index: npt.NDArray[np.int32]
+    """[n] rows of the batch."""
+    bits: npt.NDArray[np.int32]
+    """[n, ceil(vocab / 32)]"""
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprobs:
+    """The likeliest tokens at one position, likeliest first."""
+
+    token_ids: npt.NDArray[np.int32]
+    """[n]"""
+    logprobs: npt.NDArray[np.float32]
+    """[n] natural logarithms, of the model's own distribution (before bias, penalties and filters).
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Logprobs of a run of prompt tokens, in order; the answer to one `PromptLogprobRequest`."""
+
+    logprobs: npt.NDArray[np.float32]
+    top: tuple[TopLogprobs, ...]
+    """One entry a token where top logprobs were asked for, else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """The logprobs of a step: of the sampled tokens, ragged like them, and of prompt tokens by row."""
+
+    chosen: npt.NDArray[np.float32]
+    """[sum(counts)] NaN for rows that did not ask."""
+    top: tuple[TopLogprobs | None, ...]
+    """[sum(counts)] None where a row asked for no top logprobs."""
+    prompt: Mapping[int, PromptLogprobs] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step produced. Ragged: a row may yield no token (a middle chunk), one, or several."""
+
+    token_ids: npt.NDArray[np.int32]
+    """[sum(counts)]"""
+    counts: npt.NDArray[np.int32]
+    """[B]"""
+    logprobs: Logprobs | None = None
+    row_errors: Mapping[int, str] = field(default_factory=dict)
+    """Rows that failed (NaN logits, say), with the reason: that request ends, the others go on."""
+
+
+class Runner(Protocol):
+    """Runs batches on a model. Steps complete in the order in which they were enqueued."""
+
+    def forward(self, batch: ModelWorkerBatch) -> Step:
+        """Enqueue the forward pass of a batch and return at once."""
+        ...
+
+    def sample(self, step: Step, masks: TokenMasks | None) -> None:
+        """Enqueue the sampling of a step; maybe later than its forward, never later than `result`."""
+        ...
+
+    def result(self, step: Step) -> StepResult:
+        """Wait for a step.
+
+        Raises:
+            Exception: what the forward pass raised; the step is over then, all of its rows failed.
+        """
+        ...
+
+
+class StopMatcher(Protocol):
+    """Watches one request's output for its stop strings."""
+
+    def push(self, token_id: int) -> str | None:
+        """Take the next output token; return the stop string that it completes, if any."""
+        ...
+
+
+class StopChecker(Protocol):
+    """Makes matchers; the port to whoever can turn token ids into text."""
+
+    def matcher(self, stop: tuple[str, ...]) -> StopMatcher:
+        """A fresh matcher for these stop strings."""
+        ...

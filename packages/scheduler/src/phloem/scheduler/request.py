@@ -1,0 +1,204 @@
+"""One request inside the scheduler: its tokens, how far they are computed, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from phloem.mem_pool import Lease
+from phloem.scheduler.ports import PromptLogprobs, StopMatcher, TopLogprobs
+from phloem.scheduler.sampling import SamplingParams
+
+
+class Status(Enum):
+    """Where a request is. It moves forward, or back to WAITING when it is retracted."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    """Holds a lease; part of its prompt has not been scheduled yet."""
+    RUNNING = "running"
+    """Its whole prompt is scheduled; it decodes."""
+    FINISHED = "finished"
+    """Has ended. It may still be in a step in flight, and holds its lease until that step is
+    processed.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class FinishReason:
+    """Why a request ended."""
+
+    type: str
+    """"stop", "length", "abort" or "error"."""
+    matched: int | str | None = None
+    """The token id or the string that stopped it."""
+    message: str | None = None
+    status_code: int | None = None
+    """What an HTTP front end should answer, for "abort" and "error"."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The logprob of one output token and, where asked, the likeliest tokens at its position."""
+
+    logprob: float
+    top: TopLogprobs | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """When things happened to a request, in seconds of the scheduler's clock; None: not yet."""
+
+    arrived: float
+    admitted: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """News of one request: the tokens of a step, and how it ended if it did."""
+
+    rid: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    """One entry a token where logprobs were asked for, else empty."""
+    finish_reason: FinishReason | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    """Prompt tokens found in the prefix cache when the request was first admitted."""
+    retractions: int
+    timings: Timings
+    prompt_logprobs: tuple[PromptLogprobs, ...] = ()
+    """All of the prompt's, in order, with the first output after the prefill."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request's state. The scheduler is the only writer.
+
+    ```
+    tokens:   [ prompt            | output ... ]          + `pending` sampled by steps in flight
+              0      num_prompt          num_tokens
+    computed: [ 0, scheduled )  has KV, or will have when the steps in flight are done
+    ```
+    """
+
+    rid: str
+    prompt_ids: npt.NDArray[np.int32]
+    params: SamplingParams
+    max_new_tokens: int
+    seed: int
+    arrived: float
+    namespace: tuple[object, ...] = ()
+    stop_matcher: StopMatcher | None = None
+
+    status: Status = Status.WAITING
+    finish_reason: FinishReason | None = None
+    lease: Lease | None = None
+    scheduled: int = 0
+    prefill_end: int = 0
+    """Tokens that the current prefill computes: the prompt, and the output too after a retraction.
+    """
+    pending: int = 0
+    """Tokens that steps in flight will yield."""
+    in_flight: int = 0
+    """Steps in flight that contain this request."""
+    publish: bool = True
+    """Whether its KV may enter the prefix cache when it ends; not after a failed step."""
+    passes_waited: int = 0
+    retractions: int = 0
+    cached_tokens: int | None = None
+    admitted: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
+    prompt_logprobs_next: int | None = None
+    """The first prompt position whose logprob is still to be computed; None: none is."""
+
+    _tokens: npt.NDArray[np.int32] = field(init=False)
+    num_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_tokens = len(self.prompt_ids)
+        self._tokens = self.prompt_ids
+        if self.params.prompt_logprobs_from is not None:
+            first = max(self.params.prompt_logprobs_from, 1)
+            self.prompt_logprobs_next = first if first < self.num_prompt else None
+
+    @property
+    def num_prompt(self) -> int:
+        """Prompt tokens."""
+        return len(self.prompt_ids)
+
+    @property
+    def num_output(self) -> int:
+        """Output tokens that are known."""
+        return self.num_tokens - self.num_prompt
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """[num_tokens] prompt and known output; a view, valid until the next `append`."""
+        return self._tokens[: self.num_tokens]
+
+    @property
+    def output_ids(self) -> npt.NDArray[np.int32]:
+        """[num_output] a view."""
+        return self._tokens[self.num_prompt : self.num_tokens]
+
+    @property
+    def length(self) -> int:
+        """Tokens known or being sampled: where the next sampled token will stand."""
+        return self.num_tokens + self.pending
+
+    @property
+    def new_tokens_left(self) -> int:
+        """Output tokens that may still be scheduled."""
+        return self.max_new_tokens - self.num_output - self.pending
+
+    @property
+    def keep_from(self) -> int | None:
+        """First position that must be computed although it may be cached, for its prompt logprobs."""
+        return None if self.prompt_logprobs_next is None else self.prompt_logprobs_next - 1
+
+    def append(self, token: int) -> None:
+        """Add an output token."""
+        if self.num_tokens == len(self._tokens):
+            # Grown by doubling up to what the request may ever hold, so that appending is O(1).
+            room = min(max(self.num_tokens * 2, 64), self.num_prompt + self.max_new_tokens)
+            grown = np.empty(max(room, self.num_tokens + 1), np.int32)
+            grown[: self.num_tokens] = self._tokens
+            self._tokens = grown
+        self._tokens[self.num_tokens] = token
+        self.num_tokens += 1
+
+    def add_prompt_logprobs(self, computed: PromptLogprobs) -> None:
+        """Keep the prompt logprobs of a chunk."""
+        assert self.prompt_logprobs_next is not None, f"{self.rid} asked for no prompt logprobs"
+        self.prompt_logprobs.append(computed)
+        following = self.prompt_logprobs_next + len(computed.logprobs)
+        self.prompt_logprobs_next = following if following < self.num_prompt else None
+
+    def report(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()
+    ) -> RequestOutput:
+        """The news that these tokens are; hands over the prompt logprobs once."""
+        prompt_logprobs = tuple(self.prompt_logprobs)
+        self.prompt_logprobs.clear()
+        return RequestOutput(
+            rid=self.rid,
+            token_ids=tuple(token_ids),
+            logprobs=tuple(logprobs),
+            finish_reason=self.finish_reason,
+            prompt_tokens=self.num_prompt,
+            completion_tokens=self.num_output,
+            cached_tokens=self.cached_tokens or 0,
+            retractions=self.retractions,
+            timings=Timings(self.arrived, self.admitted, self.first_token, self.finished),
+            prompt_logprobs=prompt_logprobs,
+        )

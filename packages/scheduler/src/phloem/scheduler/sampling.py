@@ -1,0 +1,288 @@
+"""How one request wants its tokens chosen, and the same for a whole batch as flat arrays.
+
+Owns the meaning, the limits and the batched form of sampling parameters. It does not sample: that
+is the runner's work (`phloem.model_runner`), from the arrays built here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+TokenId = int
+
+MAX_STOP_STRINGS = 32
+MAX_TOP_LOGPROBS = 128
+ALL_TOKENS = -1
+"""`top_k` that keeps the whole vocabulary."""
+
+_INT64 = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """What one request asks of the sampler and of the stop checks.
+
+    Logits are changed in this order: logit_bias, penalties, suppression below `min_new_tokens`,
+    then temperature, top_k, top_p, min_p. `temperature=0` is greedy: the filters have no effect
+    then. `frequency_penalty` and `presence_penalty` look at the output only, `repetition_penalty`
+    at prompt and output (as in CTRL, arXiv 1909.05858: positive logits are divided by it, negative
+    ones multiplied).
+    """
+
+    max_new_tokens: int | None = None
+    """Tokens to produce at most; None takes `DEFAULT_MAX_NEW_TOKENS`, cut to what the context
+    allows.
+    """
+    min_new_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = ALL_TOKENS
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    """Equal seeds give equal output for equal requests, whatever else runs; None draws one."""
+    logit_bias: Mapping[TokenId, float] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[TokenId, ...] = ()
+    ignore_eos: bool = False
+    top_logprobs: int | None = None
+    """None: no logprobs; 0: of the chosen tokens; n: and of the n likeliest at each step."""
+    prompt_logprobs_from: int | None = None
+    """First prompt position whose logprob is wanted (position 0 has none); None: no prompt
+    logprobs.
+    """
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", _as_strings(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(map(_as_int, self.stop_token_ids or ())))
+        object.__setattr__(self, "logit_bias", _as_bias(self.logit_bias))
+        _check_ranges(self)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> SamplingParams:
+        """Build from user input.
+
+        Raises:
+            ValueError: naming an unknown field, or a value out of its range.
+        """
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise ValueError(
+                f"unknown sampling parameter {unknown[0]!r}: known are {', '.join(sorted(known))}"
+            )
+        return cls(**given)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is always taken."""
+        return self.temperature < GREEDY_BELOW or self.top_k == 1
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether choosing a token needs the tokens before it."""
+        return (
+            self.frequency_penalty != 0.0
+            or self.presence_penalty != 0.0
+            or self.repetition_penalty != 1.0
+        )
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse token ids that the model does not have.
+
+        Raises:
+            ValueError: naming the first id outside `[0, vocab_size)`.
+        """
+        for name, ids in (
+            ("stop_token_ids", self.stop_token_ids),
+            ("logit_bias", tuple(self.logit_bias)),
+        ):
+            for token in ids:
+                if not 0 <= token < vocab_size:
+                    raise ValueError(
+                        f"{name} has token id {token}, but the vocabulary has ids 0 to "
+                        f"{vocab_size - 1}"
+                    )
+
+
+DEFAULT_MAX_NEW_TOKENS = 128
+GREEDY_BELOW = 1e-6
+"""Temperatures below this are greedy: dividing logits by them would overflow."""
+
+
+def _as_int(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise ValueError(f"token id {value!r} is not an integer")
+    return int(value)
+
+
+def _as_strings(stop: Any) -> tuple[str, ...]:
+    if stop is None:
+        return ()
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    for text in stops:
+        if not isinstance(text, str) or not text:
+            raise ValueError(f"stop has {text!r}: give non-empty strings")
+    if len(stops) > MAX_STOP_STRINGS:
+        raise ValueError(f"{len(stops)} stop strings given: at most {MAX_STOP_STRINGS} are allowed")
+    return stops
+
+
+def _as_bias(bias: Any) -> dict[TokenId, float]:
+    try:
+        out = {int(token): float(value) for token, value in dict(bias or {}).items()}
+    except (TypeError, ValueError):
+        raise ValueError(f"logit_bias {bias!r} does not map token ids to numbers") from None
+    for token, value in out.items():
+        if not -100.0 <= value <= 100.0:
+            raise ValueError(f"logit_bias of token {token} is {value}: give a value in [-100, 100]")
+    return out
+
+
+def _check_ranges(p: SamplingParams) -> None:
+    """Each rule with the sentence that states it; NaN fails every comparison."""
+    _check_integers(p)
+    rules = (
+        ("temperature", 0.0 <= p.temperature <= MAX_TEMPERATURE, f"[0, {MAX_TEMPERATURE:g}]"),
+        ("top_p", 0.0 < p.top_p <= 1.0, "(0, 1]"),
+        ("min_p", 0.0 <= p.min_p <= 1.0, "[0, 1]"),
+        ("frequency_penalty", -2.0 <= p.frequency_penalty <= 2.0, "[-2, 2]"),
+        ("presence_penalty", -2.0 <= p.presence_penalty <= 2.0, "[-2, 2]"),
+        ("repetition_penalty", 0.0 < p.repetition_penalty <= 2.0, "(0, 2]"),
+        ("min_new_tokens", p.min_new_tokens >= 0, "0 or more"),
+        ("top_k", p.top_k == ALL_TOKENS or 1 <= p.top_k < 2**31, "-1 (all) or 1 and more"),
+    )
+    for name, holds, allowed in rules:
+        if not holds:
+            raise ValueError(f"{name} is {getattr(p, name)}: allowed is {allowed}")
+    if p.max_new_tokens is not None and not 0 <= p.max_new_tokens < 2**31:
+        raise ValueError(f"max_new_tokens is {p.max_new_tokens}: allowed is 0 or more")
+    if p.max_new_tokens is not None and p.min_new_tokens > p.max_new_tokens:
+        raise ValueError(
+            f"min_new_tokens {p.min_new_tokens} is more than max_new_tokens {p.max_new_tokens}"
+        )
+    if p.seed is not None and p.seed not in _INT64:
+        raise ValueError(f"seed is {p.seed}: allowed is a signed 64-bit integer")
+    if p.top_logprobs is not None and not 0 <= p.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise ValueError(f"top_logprobs is {p.top_logprobs}: allowed is 0 to {MAX_TOP_LOGPROBS}")
+    if p.prompt_logprobs_from is not None and p.prompt_logprobs_from < 0:
+        raise ValueError(f"prompt_logprobs_from is {p.prompt_logprobs_from}: allowed is 0 or more")
+
+
+MAX_TEMPERATURE = 2.0
+
+
+def _check_integers(p: SamplingParams) -> None:
+    for name in (
+        "max_new_tokens",
+        "min_new_tokens",
+        "top_k",
+        "seed",
+        "top_logprobs",
+        "prompt_logprobs_from",
+    ):
+        value = getattr(p, name)
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, (int, np.integer))
+        ):
+            raise ValueError(f"{name} is {value!r}: give an integer")
+    for name in (
+        "temperature",
+        "top_p",
+        "min_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "repetition_penalty",
+    ):
+        value = getattr(p, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            raise ValueError(f"{name} is {value!r}: give a number")
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}: give a finite number")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHistory:
+    """The tokens of one batch row before the one to be sampled, for its penalties.
+
+    Under overlap the newest token is not known yet when the batch is made; then `pending` is True
+    and the runner adds the token that it relays for that row.
+    """
+
+    index: int
+    """Which row of the batch."""
+    prompt: npt.NDArray[np.int32]
+    output: npt.NDArray[np.int32]
+    pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingBatch:
+    """The sampling parameters of a batch: one entry a row, sparse parts named by row index.
+
+    `seeds` and `positions` make the randomness counter-based: the token at `positions[i]` (its
+    index in the request, the prompt counted) is a function of these two and of the logits alone.
+    """
+
+    temperature: npt.NDArray[np.float32]
+    top_p: npt.NDArray[np.float32]
+    top_k: npt.NDArray[np.int32]
+    min_p: npt.NDArray[np.float32]
+    frequency_penalty: npt.NDArray[np.float32]
+    presence_penalty: npt.NDArray[np.float32]
+    repetition_penalty: npt.NDArray[np.float32]
+    seeds: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int32]
+    top_logprobs: npt.NDArray[np.int32]
+    """-1: no logprobs for this row; n: of the chosen token and of the n likeliest."""
+    logit_bias: tuple[tuple[int, npt.NDArray[np.int32], npt.NDArray[np.float32]], ...] = ()
+    suppressed: tuple[tuple[int, npt.NDArray[np.int32]], ...] = ()
+    """Token ids that a row may not produce yet (its stop ids below `min_new_tokens`)."""
+    histories: tuple[TokenHistory, ...] = ()
+
+    @staticmethod
+    def from_params(
+        params: Sequence[SamplingParams],
+        seeds: Iterable[int],
+        positions: Iterable[int],
+        suppressed: tuple[tuple[int, npt.NDArray[np.int32]], ...] = (),
+        histories: tuple[TokenHistory, ...] = (),
+    ) -> SamplingBatch:
+        """Gather the parameters of a batch's rows, in row order."""
+
+        def floats(name: str) -> npt.NDArray[np.float32]:
+            return np.array([getattr(p, name) for p in params], np.float32)
+
+        return SamplingBatch(
+            temperature=np.array([0.0 if p.greedy else p.temperature for p in params], np.float32),
+            top_p=floats("top_p"),
+            top_k=np.array([p.top_k for p in params], np.int32),
+            min_p=floats("min_p"),
+            frequency_penalty=floats("frequency_penalty"),
+            presence_penalty=floats("presence_penalty"),
+            repetition_penalty=floats("repetition_penalty"),
+            seeds=np.fromiter(seeds, np.int64, len(params)),
+            positions=np.fromiter(positions, np.int32, len(params)),
+            top_logprobs=np.array(
+                [-1 if p.top_logprobs is None else p.top_logprobs for p in params], np.int32
+            ),
+            logit_bias=tuple(
+                (
+                    i,
+                    np.fromiter(p.logit_bias.keys(), np.int32, len(p.logit_bias)),
+                    np.fromiter(p.logit_bias.values(), np.float32, len(p.logit_bias)),
+                )
+                for i, p in enumerate(params)
+                if p.logit_bias
+            ),
+            suppressed=suppressed,
+            histories=histories,
+        )

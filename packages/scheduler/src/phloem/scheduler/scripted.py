@@ -1,0 +1,234 @@
+"""A runner without a model: it emits the tokens that a script gives, through a real row table and
+real slots.
+
+It keeps a pretended KV cache that holds, for each slot, the token and the position stored there,
+writes and reads it as a model would, and hands the script the history that it *read*. So a slot
+that was freed too early, shared wrongly or left out of a row changes the output, or is reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from phloem.scheduler.ports import (
+    RELAYED,
+    Logprobs,
+    ModelWorkerBatch,
+    PromptLogprobs,
+    StepResult,
+    TokenMasks,
+    TopLogprobs,
+)
+from phloem.scheduler.randomness import uniform
+
+Distribution = Mapping[int, float]
+"""Token ids with their probabilities, or with weights of any sum."""
+Script = Callable[[npt.NDArray[np.int32]], "int | Distribution"]
+"""What follows a history of token ids (prompt and output so far)."""
+
+
+class ScriptedRowError(Exception):
+    """Raised by a script to make the row fail that it is asked about."""
+
+
+@dataclass(frozen=True)
+class ScriptedResponses:
+    """A script of prompts and the outputs that they get.
+
+    The longest listed prompt that the history starts with counts; after its output, and for any
+    other history, `otherwise` follows (an end-of-text id, usually).
+    """
+
+    responses: Sequence[tuple[Sequence[int], Sequence[int | Distribution]]]
+    otherwise: int
+
+    def __call__(self, history: npt.NDArray[np.int32]) -> int | Distribution:
+        """What follows `history`."""
+        best: tuple[int, int | Distribution] = (-1, self.otherwise)
+        for prompt, output in self.responses:
+            n = len(prompt)
+            if best[0] < n <= len(history) and np.array_equal(history[:n], np.asarray(prompt)):
+                done = len(history) - n
+                best = (n, output[done] if done < len(output) else self.otherwise)
+        return best[1]
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    batch: ModelWorkerBatch
+    masks: TokenMasks | None = None
+    result: StepResult | Exception | None = None
+
+
+class ScriptedRunner:
+    """Runs batches by a script; implements `Runner`.
+
+    Steps are computed as late as the contract allows, when a result is asked for, so that whatever
+    a caller changes too early shows.
+
+    Args:
+        row_table: int32 [max_rows, max_len], shared with the scheduler.
+        num_slots: slots of the pretended KV cache.
+        script: what follows a history.
+        vocab_size: bounds the ids that are drawn where a rule forbids all of a script's.
+    """
+
+    def __init__(
+        self, row_table: npt.NDArray[np.int32], num_slots: int, script: Script, vocab_size: int
+    ) -> None:
+        self._row_table = row_table
+        self._script = script
+        self._vocab_size = vocab_size
+        self._tokens = np.full(num_slots, -1, np.int32)
+        self._positions = np.full(num_slots, -1, np.int32)
+        self._relay = np.full(len(row_table), -1, np.int32)
+        self._queue: deque[_Step] = deque()
+        self.steps: list[ModelWorkerBatch] = []
+        """Every batch that was run, for tests to look at."""
+
+    def forward(self, batch: ModelWorkerBatch) -> _Step:
+        """Enqueue."""
+        step = _Step(batch)
+        self._queue.append(step)
+        return step
+
+    def sample(self, step: _Step, masks: TokenMasks | None) -> None:
+        """Note the masks; the sampling happens with the rest."""
+        step.masks = masks
+
+    def result(self, step: _Step) -> StepResult:
+        """Compute everything up to this step, in order."""
+        while step.result is None:
+            earlier = self._queue.popleft()
+            self.steps.append(earlier.batch)
+            try:
+                earlier.result = self._run(earlier)
+            except Exception as error:  # belongs to that step's caller, not to this one's
+                earlier.result = error
+        if isinstance(step.result, Exception):
+            raise step.result
+        return step.result
+
+    def _run(self, step: _Step) -> StepResult:
+        batch = step.batch
+        tokens: list[int] = []
+        counts = np.zeros(batch.num_rows, np.int32)
+        chosen: list[float] = []
+        top: list[TopLogprobs | None] = []
+        errors: dict[int, str] = {}
+        prompt = self._store(batch)
+        for i in range(batch.num_rows):
+            if not batch.samples[i]:
+                continue
+            try:
+                weights = self._weights(step, i, self._history(batch, i))
+            except ScriptedRowError as error:
+                errors[i] = str(error)
+                continue
+            token = _draw(weights, batch, i)
+            tokens.append(token)
+            counts[i] = 1
+            chosen.append(_logprob(weights, token))
+            n = int(batch.sampling.top_logprobs[i])
+            top.append(_top(weights, n) if n > 0 else None)
+            self._relay[batch.rows[i]] = token
+        return StepResult(
+            np.array(tokens, np.int32),
+            counts,
+            Logprobs(np.array(chosen, np.float32), tuple(top), prompt),
+            errors,
+        )
+
+    def _store(self, batch: ModelWorkerBatch) -> dict[int, PromptLogprobs]:
+        """Write the step's tokens to their slots, and answer what is asked of the prompt."""
+        ends = np.cumsum(batch.query_lens)
+        for i, end in enumerate(ends.tolist()):
+            query = slice(end - int(batch.query_lens[i]), end)
+            ids = batch.input_ids[query].copy()
+            ids[ids == RELAYED] = self._relay[batch.rows[i]]
+            slots = batch.out_slots[query]
+            self._tokens[slots] = ids
+            self._positions[slots] = np.arange(
+                batch.seq_lens[i] - batch.query_lens[i], batch.seq_lens[i]
+            )
+        answers = {}
+        for asked in batch.prompt_logprobs:
+            history = self._history(batch, asked.index)
+            start = int(batch.seq_lens[asked.index] - batch.query_lens[asked.index]) + asked.first
+            weights = [
+                _as_weights(self._script(history[: start + k + 1]))
+                for k in range(len(asked.targets))
+            ]
+            answers[asked.index] = PromptLogprobs(
+                np.array(
+                    [_logprob(w, t) for w, t in zip(weights, asked.targets.tolist())], np.float32
+                ),
+                tuple(_top(w, asked.top) for w in weights) if asked.top else (),
+            )
+        return answers
+
+    def _history(self, batch: ModelWorkerBatch, i: int) -> npt.NDArray[np.int32]:
+        length = int(batch.seq_lens[i])
+        slots = self._row_table[batch.rows[i], :length]
+        wrong = np.nonzero(self._positions[slots] != np.arange(length))[0]
+        if len(wrong):
+            p = int(wrong[0])
+            raise AssertionError(
+                f"row {batch.rows[i]} reads slot {slots[p]} at position {p}, but the slot holds "
+                f"position {self._positions[slots[p]]}: it was overwritten or never written"
+            )
+        return self._tokens[slots]
+
+    def _weights(self, step: _Step, i: int, history: npt.NDArray[np.int32]) -> dict[int, float]:
+        weights = _as_weights(self._script(history))
+        forbidden = {int(t) for row, ids in step.batch.sampling.suppressed if row == i for t in ids}
+        masks = [] if step.masks is None else step.masks.bits[step.masks.index == i]
+
+        def allowed(token: int) -> bool:
+            return token not in forbidden and all(
+                int(bits[token // 32]) >> (token % 32) & 1 for bits in masks
+            )
+
+        kept = {token: weight for token, weight in weights.items() if allowed(token)}
+        if kept:
+            return kept
+        for token in range(self._vocab_size):
+            if allowed(token):
+                return {token: 1.0}
+        raise ScriptedRowError("no token is allowed")
+
+
+def _as_weights(given: int | Distribution) -> dict[int, float]:
+    return dict(given) if isinstance(given, Mapping) else {int(given): 1.0}
+
+
+def _draw(weights: Mapping[int, float], batch: ModelWorkerBatch, i: int) -> int:
+    sampling = batch.sampling
+    if sampling.temperature[i] == 0:
+        return max(weights, key=lambda token: (weights[token], -token))
+    left = uniform(sampling.seeds[i : i + 1], sampling.positions[i : i + 1])[0] * sum(
+        weights.values()
+    )
+    for token in sorted(weights):
+        left -= weights[token]
+        if left < 0:
+            return token
+    return max(weights)
+
+
+def _logprob(weights: Mapping[int, float], token: int) -> float:
+    weight = weights.get(token, 0.0)
+    return math.log(weight / sum(weights.values())) if weight > 0 else -math.inf
+
+
+def _top(weights: Mapping[int, float], n: int) -> TopLogprobs:
+    best = sorted(weights, key=lambda token: (-weights[token], token))[:n]
+    return TopLogprobs(
+        np.array(best, np.int32), np.array([_logprob(weights, t) for t in best], np.float32)
+    )

@@ -1,0 +1,138 @@
+"""A whole scheduler over the real tree and pool, driven step by step by a script and a fake clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from phloem.mem_pool import CacheManager, PageAllocator, RowTable, TokenAllocator
+from phloem.radix_cache import RadixCache
+from phloem.scheduler import (
+    FinishReason,
+    RequestOutput,
+    SamplingParams,
+    Scheduler,
+    SchedulerConfig,
+    ScriptedRowError,
+    ScriptedRunner,
+    create_loop,
+)
+
+VOCAB = 50
+EOS = 0
+
+
+def hash_script(history):
+    """Some token that depends on the whole history; end of text now and then."""
+    mixed = (int(np.dot(history.astype(np.int64), np.arange(1, len(history) + 1) * 7919)) + 13) % 1009
+    return EOS if mixed % 17 == 0 else 1 + mixed % (VOCAB - 1)
+
+
+class FakeClock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@dataclass
+class Ended:
+    """All news of one request, put together."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list = field(default_factory=list)
+    prompt_logprobs: list[float] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    last: RequestOutput | None = None
+
+
+class Harness:
+    """A scheduler with its loop; `outputs` gathers what each request got."""
+
+    def __init__(self, *, capacity=400, page_size=1, overlap=False, script=hash_script, rows=None, **config):
+        config.setdefault("chunked_prefill_size", None)
+        self.config = SchedulerConfig(
+            **{"context_len": 200, "vocab_size": VOCAB, "eos_token_ids": (EOS,), **config}
+        )
+        slots = TokenAllocator(capacity) if page_size == 1 else PageAllocator(capacity, page_size)
+        max_rows = rows if rows is not None else self.config.max_running_requests
+        self.manager = CacheManager(
+            RadixCache(page_size, values="numpy"),
+            RowTable(max_rows, self.config.context_len),
+            slots,
+        )
+        self.clock = FakeClock()
+        self.scheduler = Scheduler(self.config, self.manager, clock=self.clock)
+        self.runner = ScriptedRunner(self.manager.rows.table, slots.num_slots, script, VOCAB)
+        self.loop = create_loop(self.scheduler, self.runner, overlap)
+        self.outputs: dict[str, Ended] = {}
+
+    def add(self, rid, prompt, namespace=(), **params):
+        params.setdefault("temperature", 0)
+        request = self.scheduler.add(rid, prompt, SamplingParams(**params), namespace)
+        self.outputs[rid] = Ended()
+        return request
+
+    def step(self):
+        """One step; conservation holds after it, and nobody hears of an ended request again."""
+        self.clock.now += 1.0
+        outputs = self.loop.step()
+        self.manager.check()
+        for output in outputs:
+            ended = self.outputs[output.rid]
+            assert ended.finish_reason is None, f"{output.rid} was reported after its end"
+            ended.token_ids += output.token_ids
+            ended.logprobs += output.logprobs
+            for part in output.prompt_logprobs:
+                ended.prompt_logprobs += part.logprobs.tolist()
+            ended.finish_reason = output.finish_reason
+            ended.last = output
+            assert output.completion_tokens == len(ended.token_ids)
+        return outputs
+
+    def run(self, limit=2000):
+        """Until idle; then every token of memory is free or evictable."""
+        for _ in range(limit):
+            if self.loop.idle:
+                break
+            self.step()
+        assert self.loop.idle, "the loop did not come to rest"
+        assert self.manager.available == self.manager.capacity
+        assert self.manager.rows.available == self.manager.rows.max_rows
+        return self.outputs
+
+
+def alone(prompt, max_new, script=hash_script, ignore_eos=False, stop_ids=()):
+    """The output that a request has, computed without any engine."""
+    history = list(prompt)
+    for _ in range(max_new):
+        try:
+            token = script(np.array(history, np.int32))
+        except ScriptedRowError:
+            break
+        history.append(token)
+        if (token == EOS and not ignore_eos) or token in stop_ids:
+            break
+    return history[len(prompt) :]
+
+
+@pytest.fixture
+def harness():
+    """Makes harnesses."""
+    return Harness
+
+
+@pytest.fixture
+def any_script():
+    """A script whose every token depends on the whole history."""
+    return hash_script
+
+
+@pytest.fixture
+def output_alone():
+    """Computes what a request yields alone."""
+    return alone
