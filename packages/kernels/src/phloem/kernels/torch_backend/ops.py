@@ -1,0 +1,114 @@
+"""The torch op table: elementwise ops here; linear, attention and sampling in modules beside."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from phloem.kernels.base import (
+    AttentionPlan,
+    AttentionSpec,
+    NormResult,
+    Penalties,
+    SamplingParameters,
+    TokenLogprobs,
+)
+from phloem.kernels.torch_backend import sampling
+from phloem.kernels.torch_backend.attention import plan_attention
+from phloem.kernels.torch_backend.linear import TorchLinear, has_packed_linear
+
+
+class TorchOps:
+    """The reference that other backends are tested against; see `Ops` for what each op computes."""
+
+    name = "torch"
+
+    @staticmethod
+    def describe() -> str:
+        """The torch version, and what matters for its speed here."""
+        packed = "packed oneDNN linears" if has_packed_linear() else "no oneDNN"
+        return f"torch {torch.__version__}, {torch.get_num_threads()} threads, {packed}"
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See `Ops.rms_norm`."""
+        return F.rms_norm(x, weight.shape, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> NormResult:
+        """See `Ops.add_rms_norm`."""
+        total = x + residual
+        return NormResult(F.rms_norm(total, weight.shape, weight, eps), total)
+
+    def rotary_store_kv(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slots: Tensor,
+    ) -> None:
+        """See `Ops.rotary_store_kv`."""
+        cos, sin = cos_sin.unsqueeze(1).chunk(2, dim=-1)
+        _rotate(q, cos, sin)
+        _rotate(k, cos, sin)
+        k_cache.index_copy_(0, slots, k)
+        v_cache.index_copy_(0, slots, v)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """See `Ops.silu_mul`."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
+
+    def prepare_linear(self, weight: Tensor, bias: Tensor | None = None) -> TorchLinear:
+        """See `Ops.prepare_linear`; packs float32 weights on CPUs that have oneDNN."""
+        return TorchLinear.prepare(weight, bias)
+
+    def linear(self, x: Tensor, prepared: TorchLinear) -> Tensor:
+        """See `Ops.linear`."""
+        return prepared(x)
+
+    def plan_attention(
+        self,
+        row_table: npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+        query_lens: npt.NDArray[np.int32],
+        seq_lens: npt.NDArray[np.int32],
+        spec: AttentionSpec,
+    ) -> AttentionPlan:
+        """See `Ops.plan_attention`."""
+        return plan_attention(row_table, rows, query_lens, seq_lens, spec)
+
+    def apply_token_bitmask(
+        self, logits: Tensor, rows: npt.NDArray[np.int64], bits: npt.NDArray[np.int32]
+    ) -> None:
+        """See `Ops.apply_token_bitmask`."""
+        sampling.apply_token_bitmask(logits, rows, bits)
+
+    def apply_penalties(self, logits: Tensor, penalties: Penalties) -> None:
+        """See `Ops.apply_penalties`."""
+        sampling.apply_penalties(logits, penalties)
+
+    def greedy(self, logits: Tensor) -> Tensor:
+        """See `Ops.greedy`."""
+        return logits.argmax(dim=-1)
+
+    def sample(self, logits: Tensor, parameters: SamplingParameters) -> Tensor:
+        """See `Ops.sample`."""
+        return sampling.sample(logits, parameters)
+
+    def token_logprobs(self, logits: Tensor, ids: Tensor, top: int) -> TokenLogprobs:
+        """See `Ops.token_logprobs`."""
+        return sampling.token_logprobs(logits, ids, top)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Rotate `[T, heads, D]` in place by `[T, 1, D / 2]`; in float32, so bfloat16 rounds once."""
+    first, second = x.chunk(2, dim=-1)
+    low, high = first.float(), second.float()
+    rotated = (low * cos).addcmul_(high, sin, value=-1.0)
+    second.copy_((high * cos).addcmul_(low, sin))
+    first.copy_(rotated)

@@ -1,0 +1,44 @@
+"""What a model is given: the tensors of a step, KV caches by layer, and weights by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from phloem.kernels import AttentionPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """One step's T tokens on the device."""
+
+    input_ids: Tensor
+    """[T] int64"""
+    positions: Tensor
+    """[T] int64"""
+    out_slots: Tensor
+    """[T] int64, where each token's K and V go."""
+    attention: AttentionPlan
+
+
+class KVCache(Protocol):
+    """The KV tensors of a pool (`phloem.mem_pool.kv.KVPool` is one)."""
+
+    def k(self, layer: int) -> Tensor:
+        """Keys of one layer, `[num_slots, num_kv_heads, head_dim]`."""
+        ...
+
+    def v(self, layer: int) -> Tensor:
+        """Values of one layer, of the same shape."""
+        ...
+
+
+class WeightSource(Protocol):
+    """Where a model takes its weights from while it is built."""
+
+    def take(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Tensor:
+        """The named tensors, of these shapes, concatenated along their first axis."""
+        ...

@@ -1,0 +1,187 @@
+"""Runs the scheduler's batches on a model; implements `phloem.scheduler.ports.Runner`.
+
+Owns the order of steps, the relay of sampled tokens from one step to the next, and the fate of rows
+that fail. With overlap one worker thread does the work, in the order in which it was enqueued;
+without, the caller's thread does it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from phloem.model_runner.batch import PreparedBatch, prepare
+from phloem.model_runner.models import KVCache, LlamaModel
+from phloem.model_runner.prompt_logprobs import prompt_logprobs
+from phloem.model_runner.sampler import NOT_FINITE, Sampled, Sampler
+from phloem.scheduler.ports import (
+    Logprobs,
+    ModelWorkerBatch,
+    PromptLogprobs,
+    StepResult,
+    TokenMasks,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Forwarded:
+    """What the forward pass leaves for sampling."""
+
+    logits: Tensor | None
+    """[n, V] of the rows that sample; None: no row does."""
+    rows: npt.NDArray[np.int64]
+    """[n] those rows of the batch."""
+    finite: npt.NDArray[np.bool_]
+    """[B] whether each row's last hidden state is finite."""
+    prompt: Mapping[int, PromptLogprobs]
+
+
+@dataclass(slots=True, eq=False)
+class RunnerStep:
+    """A step in flight."""
+
+    batch: ModelWorkerBatch
+    forwarded: Future[_Forwarded]
+    sampled: Future[StepResult] | None = None
+
+
+class ModelRunner:
+    """Implements `Runner` on one model, one KV pool and one row table.
+
+    `row_table` `[max_rows, max_len]` int32 is shared with the scheduler and read in `forward`,
+    before it returns; slots below a row's `seq_len` must stay the row's until the step's result was
+    taken. The arrays of a batch's `sampling` and the masks are read later: they must not change
+    before that.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        kv_pool: KVCache,
+        row_table: npt.NDArray[np.int32],
+        *,
+        overlap: bool = False,
+    ) -> None:
+        self._model = model
+        self._kv_pool = kv_pool
+        self._row_table = row_table
+        self._sampler = Sampler(model.ops)
+        self._relay = torch.zeros(len(row_table), dtype=torch.int64, device=model.device)
+        self._executor: Executor = (
+            ThreadPoolExecutor(1, thread_name_prefix="phloem-model") if overlap else _Inline()
+        )
+
+    def __enter__(self) -> ModelRunner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish what was enqueued and end the worker thread; the runner takes no more steps."""
+        self._executor.shutdown(wait=True)
+
+    def forward(self, batch: ModelWorkerBatch) -> RunnerStep:
+        """See `Runner.forward`.
+
+        Raises:
+            ValueError: if the batch contradicts itself; nothing was enqueued then.
+        """
+        prepared = prepare(batch, self._row_table, self._model.ops, self._model.attention_spec)
+        return RunnerStep(batch, self._executor.submit(self._forward, batch, prepared))
+
+    def sample(self, step: RunnerStep, masks: TokenMasks | None) -> None:
+        """See `Runner.sample`."""
+        if step.sampled is not None:
+            raise RuntimeError("this step was sampled already: sample a step once")
+        step.sampled = self._executor.submit(self._sample, step, masks)
+
+    def result(self, step: RunnerStep) -> StepResult:
+        """See `Runner.result`; a step without sampling rows needs no `sample` before it."""
+        if step.sampled is None:
+            if step.batch.samples.any():
+                raise RuntimeError("this step has no result yet: call sample before result")
+            self.sample(step, None)
+        assert step.sampled is not None
+        return step.sampled.result()
+
+    @torch.inference_mode()
+    def _forward(self, batch: ModelWorkerBatch, prepared: PreparedBatch) -> _Forwarded:
+        if prepared.relayed_at is not None:
+            prepared.forward.input_ids[prepared.relayed_at] = self._relay[prepared.relayed_rows]
+        hidden = self._model.forward(prepared.forward, self._kv_pool)
+        last = hidden[prepared.last_tokens]
+        rows = np.flatnonzero(batch.samples)
+        logits = None
+        if len(rows):
+            logits = self._model.logits(last[torch.from_numpy(rows).to(last.device)])
+        return _Forwarded(
+            logits,
+            rows,
+            torch.isfinite(last).all(dim=-1).cpu().numpy(),
+            prompt_logprobs(self._model, hidden, prepared.starts, batch.prompt_logprobs),
+        )
+
+    @torch.inference_mode()
+    def _sample(self, step: RunnerStep, masks: TokenMasks | None) -> StepResult:
+        batch, forwarded = step.batch, step.forwarded.result()
+        errors = dict.fromkeys(np.flatnonzero(~forwarded.finite).tolist(), NOT_FINITE)
+        if forwarded.logits is None:
+            return _result(batch, forwarded, None, errors)
+        rows = torch.from_numpy(batch.rows.astype(np.int64)).to(self._relay.device)
+        sampled = self._sampler(
+            forwarded.logits, forwarded.rows, batch.sampling, masks, self._relay[rows]
+        )
+        # Rows that failed relay token 0: a later step may be in flight for them, and is dropped.
+        self._relay[rows[torch.from_numpy(forwarded.rows).to(rows.device)]] = sampled.ids
+        return _result(batch, forwarded, sampled, sampled.errors | errors)
+
+
+def _result(
+    batch: ModelWorkerBatch,
+    forwarded: _Forwarded,
+    sampled: Sampled | None,
+    errors: dict[int, str],
+) -> StepResult:
+    counts = np.zeros(batch.num_rows, np.int32)
+    ids = np.empty(0, np.int32)
+    chosen, top = np.empty(0, np.float32), ()
+    if sampled is not None:
+        keep = sampled.ok & forwarded.finite[forwarded.rows]
+        counts[forwarded.rows[keep]] = 1
+        ids = sampled.ids.cpu().numpy()[keep].astype(np.int32)
+        if sampled.chosen_logprobs is not None:
+            chosen = sampled.chosen_logprobs[keep]
+            top = tuple(t for t, kept in zip(sampled.top_logprobs, keep, strict=True) if kept)
+    asked = sampled is not None and sampled.chosen_logprobs is not None
+    logprobs = None
+    if asked or forwarded.prompt:
+        if not asked:
+            chosen, top = np.full(len(ids), np.nan, np.float32), (None,) * len(ids)
+        logprobs = Logprobs(chosen, top, forwarded.prompt)
+    return StepResult(ids, counts, logprobs, errors)
+
+
+class _Inline(Executor):
+    """Runs what is submitted at once, in the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
