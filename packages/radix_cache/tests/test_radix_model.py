@@ -224,5 +224,5 @@ class TreeBesideModel(RuleBasedStateMachine):
 def test_the_tree_does_what_the_page_by_page_model_does(page_size):
     machine = type("Machine", (TreeBesideModel,), {"page_size": page_size})
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=250, stateful_step_count=60, deadline=None)
+        machine, settings=settings(max_examples=150, stateful_step_count=60, deadline=None)
     )

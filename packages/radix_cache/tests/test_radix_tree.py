@@ -418,7 +418,7 @@ def test_bad_options_are_refused_with_what_is_known():
 def test_peek_at_every_line_of_a_writer_sees_the_tree_before_or_after(clock):
     """Interrupts every line of split, trim, remove and grow with one attempt at a peek."""
     ones = [1] * 8
-    keys = [Key([1] * n + [2]) for n in range(9)]
+    keys = [Key([1] * n + [2]) for n in range(9)] + [Key([1] * 30)]
 
     def run(write, before, after):
         seen = []
@@ -442,14 +442,16 @@ def test_peek_at_every_line_of_a_writer_sees_the_tree_before_or_after(clock):
 
     cache = RadixCache(page_size=1, clock=clock)
     put(cache, ones)
-    all_ones = list(range(9))
-    with_two = [n + 1 if n == 3 else n for n in range(9)]
+    all_ones = [*range(9), 8]
+    with_two = [0, 1, 2, 4, 4, 5, 6, 7, 8, 8]
+    cut_to_six = [0, 1, 2, 4, 4, 5, 6, 6, 6, 6]
+    cut_to_three = [0, 1, 2, 4] + [3] * 6
     run(lambda: put(cache, [1, 1, 1, 2]), all_ones, with_two)
     clock.now = 1
     cache.match(Key([1, 1, 1, 2]))
-    run(lambda: cache.evict(2), with_two, [min(n, 6) + (n == 3) for n in range(9)])
-    run(lambda: cache.evict(3), [min(n, 6) + (n == 3) for n in range(9)], [0, 1, 2, 4] + [3] * 5)
-    run(lambda: cache.reset(), [0, 1, 2, 4] + [3] * 5, [0] * 9)
+    run(lambda: cache.evict(2), with_two, cut_to_six)
+    run(lambda: cache.evict(3), cut_to_six, cut_to_three)
+    run(lambda: cache.reset(), cut_to_three, [0] * 10)
 
 
 def test_peek_and_render_run_beside_a_writing_thread():
@@ -472,11 +474,12 @@ def test_peek_and_render_run_beside_a_writing_thread():
     sys.setswitchinterval(1e-6)
     try:
         writer.start()
-        # No key with a 3 is ever inserted, so a peek that follows nodes wrongly would go past it.
-        keys = [Key([1] * n + [3, 3] + [1] * 8) for n in range(0, 40, 2)]
+        # A peek that follows nodes wrongly goes past the longest run of ones, or past a 3.
+        keys = {n: Key([1] * n + [3, 3] + [1] * 8) for n in range(0, 40, 2)}
         while writer.is_alive():
-            for n, key in enumerate(keys):
-                assert cache.peek(key) <= 2 * n
+            assert cache.peek(Key([1] * 200)) <= 38
+            for n, key in keys.items():
+                assert cache.peek(key) <= n
             cache.render()
             sizes = cache.sizes
             assert sizes.total == sizes.evictable + sizes.protected >= 0
