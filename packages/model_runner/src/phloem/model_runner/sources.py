@@ -215,20 +215,24 @@ def _cache_errors(cache: Path) -> Iterator[None]:
 def _hub_snapshot(hub_id: str) -> Path | None:
     """The copy of `hub_id` in the hub's local cache, if complete; never asks the network.
 
-    The hub keeps a snapshot folder for whatever files somebody asked for, so a copy without its
-    tokenizer or with some of its shards is common.
+    The hub keeps whatever files somebody asked for, so a copy without its tokenizer or with some of
+    its shards is common. (`snapshot_download` would ask for every file of the repository instead.)
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     try:
-        path = Path(snapshot_download(hub_id, local_files_only=True))
-        _require_model_folder(path)
+        config = try_to_load_from_cache(hub_id, "config.json")
     except HFValidationError as error:
         raise ModelSourceError(
             f"There is no folder {hub_id}, and it is no hub id: {error}; check the spelling"
         ) from error
-    except (LocalEntryNotFoundError, ModelSourceError):
+    if not isinstance(config, str):
+        return None
+    path = Path(config).parent
+    try:
+        _require_model_folder(path)
+    except ModelSourceError:
         return None
     return path if (path / "tokenizer_config.json").is_file() else None
 

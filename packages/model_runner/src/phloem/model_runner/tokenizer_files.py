@@ -153,7 +153,12 @@ def _byte_level(source: GgufFile, vocabulary: _Vocabulary) -> tuple[Tokenizer, b
         )
     rule = _BYTE_LEVEL_RULES[name]
     merges = [(left, right) for left, _, right in (m.partition(" ") for m in vocabulary.merges)]
-    tokenizer = Tokenizer(models.BPE(vocabulary.ids, merges, ignore_merges=rule.ignore_merges))
+    ids = vocabulary.ids
+    unknown = next((pair for pair in merges if not {*pair, "".join(pair)} <= ids.keys()), None)
+    if unknown is not None or not merges:
+        what = "no merges" if unknown is None else f"a merge {unknown} of or to an unknown token"
+        raise GgufError(f"{source.path.name} has {what}: get a correctly converted file")
+    tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=rule.ignore_merges))
     if rule.normalizer is not None:
         tokenizer.normalizer = rule.normalizer
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule.own_regex)
@@ -185,7 +190,8 @@ def _merges_from_scores(source: GgufFile, vocabulary: _Vocabulary) -> list[tuple
     """Every pair of tokens that joins to a token, best score of the result first.
 
     SentencePiece BPE joins the neighbours whose result scores highest, which is what a ranked merge
-    list does when the ranks follow the scores. Only normal tokens result from a merge.
+    list does when the ranks follow the scores. Only normal tokens result from a merge. Of equal
+    scores SentencePiece takes the leftmost, which ranks cannot say: such a file is refused.
     """
     if vocabulary.scores is None or len(vocabulary.scores) != len(vocabulary.tokens):
         raise GgufError(
@@ -203,6 +209,12 @@ def _merges_from_scores(source: GgufFile, vocabulary: _Vocabulary) -> list[tuple
         for cut in range(1, len(token))
         if token[:cut] in normal and token[cut:] in normal
     ]
+    results = {(score, index) for score, index, _, _ in merges}
+    if len({score for score, _ in results}) != len(results):
+        raise GgufError(
+            f"{source.path.name} has a SentencePiece tokenizer with equal scores, so the order of "
+            "its merges is not known: use the model's safetensors folder"
+        )
     return [(left, right) for _, _, left, right in sorted(merges)]
 
 
