@@ -23,8 +23,8 @@ class NumpyValues:
 
     def cut(self, values: Values, start: int, stop: int) -> Values:
         """A copy of the rows [start, stop)."""
-        part: Values = values[start:stop]
-        return part.copy()
+        part: Values = values[start:stop].copy()
+        return part
 
     def join(self, parts: Sequence[Values]) -> Values:
         """One new array; without parts, an empty one like the first value seen, or int32 [0]."""
