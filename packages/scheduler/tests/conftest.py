@@ -1,4 +1,4 @@
-"""A whole scheduler over the real tree and pool, driven step by step by a script and a fake clock."""
+"""A whole scheduler over the real tree and pool, driven by a script and a fake clock."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+
 from phloem.mem_pool import CacheManager, PageAllocator, RowTable, TokenAllocator
 from phloem.radix_cache import RadixCache
 from phloem.scheduler import (
@@ -25,7 +26,9 @@ EOS = 0
 
 def hash_script(history):
     """Some token that depends on the whole history; end of text now and then."""
-    mixed = (int(np.dot(history.astype(np.int64), np.arange(1, len(history) + 1) * 7919)) + 13) % 1009
+    mixed = (
+        int(np.dot(history.astype(np.int64), np.arange(1, len(history) + 1) * 7919)) + 13
+    ) % 1009
     return EOS if mixed % 17 == 0 else 1 + mixed % (VOCAB - 1)
 
 
@@ -53,7 +56,9 @@ class Ended:
 class Harness:
     """A scheduler with its loop; `outputs` gathers what each request got."""
 
-    def __init__(self, *, capacity=400, page_size=1, overlap=False, script=hash_script, rows=None, **config):
+    def __init__(
+        self, *, capacity=400, page_size=1, overlap=False, script=hash_script, rows=None, **config
+    ):
         config.setdefault("chunked_prefill_size", None)
         self.config = SchedulerConfig(
             **{"context_len": 200, "vocab_size": VOCAB, "eos_token_ids": (EOS,), **config}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from phloem.scheduler import ContextLengthError, SamplingParams, ScriptedRowError, Status
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
@@ -328,7 +329,9 @@ class TestBadInput:
             h.scheduler.add("a", PROMPT, SamplingParams(logit_bias={50: 1.0}))
 
     def test_a_chunk_that_is_no_multiple_of_the_page_is_refused(self, harness):
-        with pytest.raises(ValueError, match=r"page_size 16 does not divide chunked_prefill_size 24"):
+        with pytest.raises(
+            ValueError, match=r"page_size 16 does not divide chunked_prefill_size 24"
+        ):
             harness(page_size=16, chunked_prefill_size=24)
 
     def test_stop_strings_need_a_stop_checker(self, harness):

@@ -1,4 +1,4 @@
-"""Random traffic over the real tree, pool and scheduler: nothing is lost, everybody gets his own output."""
+"""Random traffic over the real tree, pool and scheduler: nothing is lost or mixed up."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ def test_random_traffic(harness, output_alone, any_script):
             rid = f"r{len(self.h.outputs)}"
             prompt = [stem] * shared + own
             try:
-                self.h.add(
-                    rid, prompt, namespace, max_new_tokens=max_new, ignore_eos=ignore_eos
-                )
+                self.h.add(rid, prompt, namespace, max_new_tokens=max_new, ignore_eos=ignore_eos)
             except ValueError:
                 page = self.h.manager.page_size
                 assert len(prompt) + max_new > min(100, self.h.manager.capacity - 2 * page + 1)

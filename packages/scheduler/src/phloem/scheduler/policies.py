@@ -46,7 +46,7 @@ class LongestPrefixMatch:
         self._aging_tokens = aging_tokens
 
     def order(self, waiting: Sequence[Request], cached: CachedLength) -> Sequence[Request]:
-        """By cached length plus aging, ties in order of arrival; above the limit as they arrived."""
+        """By cached length plus aging, ties as they came; above the limit, all as they came."""
         if len(waiting) > self._fallback_above:
             return waiting
         return sorted(waiting, key=lambda r: -(cached(r) + self._aging_tokens * r.passes_waited))

@@ -109,7 +109,7 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """The logprobs of a step: of the sampled tokens, ragged like them, and of prompt tokens by row."""
+    """The logprobs of a step: of the sampled tokens, ragged like them, and of prompts by row."""
 
     chosen: npt.NDArray[np.float32]
     """[sum(counts)] NaN for rows that did not ask."""
@@ -139,7 +139,7 @@ class Runner(Protocol):
         ...
 
     def sample(self, step: Step, masks: TokenMasks | None) -> None:
-        """Enqueue the sampling of a step; maybe later than its forward, never later than `result`."""
+        """Enqueue the sampling of a step; later than its forward, maybe, but before `result`."""
         ...
 
     def result(self, step: Step) -> StepResult:

@@ -163,7 +163,7 @@ class Request:
 
     @property
     def keep_from(self) -> int | None:
-        """First position that must be computed although it may be cached, for its prompt logprobs."""
+        """First position to compute even if it is cached: its prompt logprobs are wanted."""
         return None if self.prompt_logprobs_next is None else self.prompt_logprobs_next - 1
 
     def append(self, token: int) -> None:

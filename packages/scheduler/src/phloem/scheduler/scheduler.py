@@ -263,7 +263,7 @@ class Scheduler:
         self.manager.close(lease, request.tokens if request.publish else None)
 
     def _retract(self, request: Request) -> None:
-        """Give a request's memory up; it goes back to the front of the queue and keeps its output."""
+        """Take a request's memory; it goes to the front of the queue and keeps its output."""
         self._close(request)
         request.status = Status.WAITING
         request.scheduled = 0

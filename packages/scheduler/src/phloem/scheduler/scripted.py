@@ -34,7 +34,9 @@ Script = Callable[[npt.NDArray[np.int32]], "int | Distribution"]
 
 
 class ScriptedRowError(Exception):
-    """Raised by a script to make the row fail that it is asked about."""
+    """Raised by a script to make the row fail that it is asked about; and where a row reads a
+    slot that does not hold what it must.
+    """
 
 
 @dataclass(frozen=True)
@@ -121,10 +123,10 @@ class ScriptedRunner:
         counts = np.zeros(batch.num_rows, np.int32)
         chosen: list[float] = []
         top: list[TopLogprobs | None] = []
-        errors: dict[int, str] = {}
-        prompt = self._store(batch)
+        self._store(batch)
+        prompt, errors = self._score_prompts(batch)
         for i in range(batch.num_rows):
-            if not batch.samples[i]:
+            if not batch.samples[i] or i in errors:
                 continue
             try:
                 weights = self._weights(step, i, self._history(batch, i))
@@ -145,8 +147,8 @@ class ScriptedRunner:
             errors,
         )
 
-    def _store(self, batch: ModelWorkerBatch) -> dict[int, PromptLogprobs]:
-        """Write the step's tokens to their slots, and answer what is asked of the prompt."""
+    def _store(self, batch: ModelWorkerBatch) -> None:
+        """Write the step's tokens to their slots."""
         ends = np.cumsum(batch.query_lens)
         for i, end in enumerate(ends.tolist()):
             query = slice(end - int(batch.query_lens[i]), end)
@@ -157,21 +159,31 @@ class ScriptedRunner:
             self._positions[slots] = np.arange(
                 batch.seq_lens[i] - batch.query_lens[i], batch.seq_lens[i]
             )
-        answers = {}
+
+    def _score_prompts(
+        self, batch: ModelWorkerBatch
+    ) -> tuple[dict[int, PromptLogprobs], dict[int, str]]:
+        """The prompt logprobs asked for, and the rows that failed."""
+        answers: dict[int, PromptLogprobs] = {}
+        errors: dict[int, str] = {}
         for asked in batch.prompt_logprobs:
-            history = self._history(batch, asked.index)
             start = int(batch.seq_lens[asked.index] - batch.query_lens[asked.index]) + asked.first
-            weights = [
-                _as_weights(self._script(history[: start + k + 1]))
-                for k in range(len(asked.targets))
-            ]
+            try:
+                history = self._history(batch, asked.index)
+                weights = [
+                    _as_weights(self._script(history[: start + k + 1]))
+                    for k in range(len(asked.targets))
+                ]
+            except ScriptedRowError as error:
+                errors[asked.index] = str(error)
+                continue
             answers[asked.index] = PromptLogprobs(
                 np.array(
                     [_logprob(w, t) for w, t in zip(weights, asked.targets.tolist())], np.float32
                 ),
                 tuple(_top(w, asked.top) for w in weights) if asked.top else (),
             )
-        return answers
+        return answers, errors
 
     def _history(self, batch: ModelWorkerBatch, i: int) -> npt.NDArray[np.int32]:
         length = int(batch.seq_lens[i])
@@ -179,7 +191,7 @@ class ScriptedRunner:
         wrong = np.nonzero(self._positions[slots] != np.arange(length))[0]
         if len(wrong):
             p = int(wrong[0])
-            raise AssertionError(
+            raise ScriptedRowError(
                 f"row {batch.rows[i]} reads slot {slots[p]} at position {p}, but the slot holds "
                 f"position {self._positions[slots[p]]}: it was overwritten or never written"
             )

@@ -1,0 +1,95 @@
+"""The engine's options, in one place: for `Engine(...)`, for the command line and for the docs.
+
+Each component has a config of its own; this one is what a user sets, and `phloem.server.wiring`
+makes theirs from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _option(default: Any, help: str, *, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+CHUNKING_OFF = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerArgs:
+    """What a user says about the engine; lengths count tokens.
+
+    Raises:
+        ValueError: for a value that no engine could be made with, naming it.
+    """
+
+    model: str = _option(
+        "smollm2",
+        "a known name, a folder with config.json and safetensors, a .gguf file, a hub id "
+        "(org/name), or scripted:FILE",
+    )
+    dtype: str = _option(
+        "auto",
+        "the weights' and the KV cache's number format; auto: the checkpoint's, in float32 on a CPU",
+        choices=("auto", "float32", "bfloat16"),
+    )
+    quantization: str = _option("none", "how weights are compressed", choices=("none",))
+    device: str = _option("auto", "auto, cpu, cuda or cuda:N")
+    kernel_backend: str = _option("torch", "which kernels compute", choices=("torch",))
+    context_length: int | None = _option(None, "longest prompt and output; none: the model's own")
+    page_size: int = _option(1, "tokens per page of the KV cache, a power of two")
+    max_running_requests: int = _option(256, "requests that may hold memory at once")
+    max_total_tokens: int | None = _option(
+        None, "tokens that the KV cache holds; none: sized by the memory that is free"
+    )
+    mem_fraction_static: float | None = _option(
+        None, "share of the free memory for the KV cache; none: at most 1 GiB on a CPU"
+    )
+    chunked_prefill_size: int | None = _option(
+        None, "tokens of a prompt computed in one step; none: by device; -1: whole prompts"
+    )
+    max_prefill_tokens: int = _option(16384, "prompt tokens computed in one step, all requests")
+    schedule_policy: str = _option(
+        "lpm",
+        "order of admission: lpm (longest cached prefix first) or fcfs",
+        choices=("lpm", "fcfs"),
+    )
+    schedule_conservativeness: float = _option(
+        1.0, "how much of their allowed output requests are expected to need"
+    )
+    enable_mixed_chunk: bool = _option(False, "decode in the same step as a prefill chunk")
+    enable_overlap: bool | None = _option(
+        None, "schedule the next step while one runs; none: on a GPU only"
+    )
+    disable_radix_cache: bool = _option(False, "share no prefixes between requests")
+    random_seed: int | None = _option(
+        None, "base of the seeds of requests without one; none: random"
+    )
+    cache_dir: str | None = _option(None, "folder for fetched and converted models")
+    offline: bool = _option(False, "never ask the network")
+
+    def __post_init__(self) -> None:
+        if self.page_size < 1 or self.page_size & (self.page_size - 1):
+            raise ValueError(f"page_size {self.page_size} is no power of two: use 1, 2, 4, 8, ...")
+        chunk = self.chunked_prefill_size
+        if chunk is not None and chunk != CHUNKING_OFF and (chunk < 1 or chunk % self.page_size):
+            raise ValueError(
+                f"chunked_prefill_size {chunk} is no multiple of page_size {self.page_size}: "
+                f"use one that is, or {CHUNKING_OFF} to compute prompts whole"
+            )
+        if self.context_length is not None and self.context_length < 2:
+            raise ValueError(
+                f"context_length {self.context_length} leaves no room for a prompt and an answer: "
+                "give 2 or more"
+            )
+        for name in ("dtype", "quantization", "kernel_backend", "schedule_policy"):
+            self._check_choice(name)
+
+    def _check_choice(self, name: str) -> None:
+        choices = self.__dataclass_fields__[name].metadata["choices"]
+        if getattr(self, name) not in choices:
+            raise ValueError(
+                f"{name} {getattr(self, name)!r} is unknown: use one of {', '.join(choices)}"
+            )

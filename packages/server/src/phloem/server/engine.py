@@ -1,0 +1,388 @@
+"""The engine in one process: prompts in, results out, from any thread.
+
+`Engine` wires the components (`phloem.server.wiring`), runs their loop in a thread of its own and
+turns tokens into results. It leaves nothing behind when it is shut down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from phloem.scheduler import SamplingParams, Scheduler
+from phloem.server.config import ServerArgs
+from phloem.server.driver import EngineDead, LoopDriver, Sink, raise_if_dead
+from phloem.server.results import Result, ResultBuilder, joined
+from phloem.server.tokenizer import Tokenizer
+from phloem.server.wiring import build
+
+if TYPE_CHECKING:
+    from phloem.model_runner.sources import Progress
+    from phloem.scheduler import RequestOutput
+    from phloem.server.chat_template import Message
+
+Params = Mapping[str, Any] | SamplingParams | None
+TokenIds = Sequence[int]
+Namespace = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One sequence to generate."""
+
+    rid: str
+    prompt_ids: TokenIds
+    params: SamplingParams
+    namespace: Namespace
+
+
+class Engine:
+    """An LLM inference engine.
+
+    Options are the fields of `phloem.server.config.ServerArgs`, as keyword arguments. Use it as a
+    context manager, or call `shutdown`. Any thread may call any method; several engines may live in
+    one process.
+
+    `sampling_params` are those of `phloem.scheduler.SamplingParams`, as a dict, and `n`: that many
+    outputs for each prompt (with a `seed`, output i has `seed + i`).
+
+    Results are dicts: `text`, `output_ids`, and `meta_info` with `id`, `finish_reason` (`type` is
+    stop, length, abort or error), `prompt_tokens`, `completion_tokens`, `cached_tokens` (prompt
+    tokens that were found in the cache), `retractions`, `timings` (seconds: `queue`, `ttft`,
+    `decode`, `total`), and where asked for `output_token_logprobs`, `output_top_logprobs`,
+    `input_token_logprobs`, `input_top_logprobs`, of `[logprob, token_id]` pairs.
+    """
+
+    def __init__(self, *, progress: Progress | None = None, **options: Any) -> None:
+        """Load the model and start the loop.
+
+        Args:
+            progress: told of downloads and conversions, as (what, bytes done, bytes in all).
+            **options: see `ServerArgs`.
+
+        Raises:
+            TypeError: for an unknown option.
+            ValueError: for options that do not fit each other, the model or the machine.
+        """
+        self.args = ServerArgs(**options)
+        self._parts = build(self.args, progress)
+        self._driver = LoopDriver(self._parts.loop)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._parts.tokenizer
+
+    @property
+    def model_name(self) -> str:
+        """What the model is called."""
+        return self._parts.model_name
+
+    @property
+    def max_total_tokens(self) -> int:
+        """Longest prompt and output together that one request may have."""
+        return self._parts.scheduler.max_total_tokens
+
+    @overload
+    def generate(
+        self,
+        prompts: str | None = None,
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        input_ids: Sequence[int] | Sequence[TokenIds] | None = None,
+        namespace: Namespace = (),
+        stream: Literal[True],
+    ) -> Iterator[Result]: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: str | Sequence[str] | None = None,
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        input_ids: Sequence[int] | Sequence[TokenIds] | None = None,
+        namespace: Namespace = (),
+        stream: bool = False,
+    ) -> Any: ...
+
+    def generate(
+        self,
+        prompts: str | Sequence[str] | None = None,
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        input_ids: Sequence[int] | Sequence[TokenIds] | None = None,
+        namespace: Namespace = (),
+        stream: bool = False,
+    ) -> Any:
+        """Continue a prompt, or several at once.
+
+        Args:
+            prompts: a text, or a list of texts.
+            sampling_params: for all prompts, or a list with one entry each.
+            input_ids: token ids instead of texts: one list, or a list of lists.
+            namespace: only requests of an equal namespace share cached prefixes.
+            stream: for one prompt and one output: an iterator of what is new, instead of the whole;
+                closing it aborts the request.
+
+        Returns:
+            A result for one prompt; a list of them for a list of prompts, and for `n` above 1 (the
+            n outputs of a prompt side by side).
+
+        Raises:
+            ValueError: for bad input; nothing is run then.
+            EngineDead: the engine has ended.
+        """
+        jobs, single = self._jobs(prompts, sampling_params, input_ids, namespace)
+        if stream:
+            return self._stream(_only(jobs))
+        results = self._collect(jobs)
+        return results[0] if single else results
+
+    batch_generate = generate
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: Params = None,
+        *,
+        namespace: Namespace = (),
+        stream: bool = False,
+    ) -> Any:
+        """Answer a conversation, rendered by the model's chat template; as `generate`."""
+        return self.generate(
+            None,
+            sampling_params,
+            input_ids=self.tokenizer.encode_chat(messages),
+            namespace=namespace,
+            stream=stream,
+        )
+
+    async def async_generate(
+        self,
+        prompts: str | Sequence[str] | None = None,
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        input_ids: Sequence[int] | Sequence[TokenIds] | None = None,
+        namespace: Namespace = (),
+    ) -> Any:
+        """As `generate`, without blocking the asyncio loop; cancelling it aborts its requests."""
+        jobs, single = self._jobs(prompts, sampling_params, input_ids, namespace)
+        streams = await self._start_async(jobs)
+        try:
+            results = []
+            for job, news in zip(jobs, streams, strict=True):
+                outputs = [output async for output in _until_end_async(news)]
+                results.append(
+                    joined(ResultBuilder(self.tokenizer, job.prompt_ids, job.params), outputs)
+                )
+        except BaseException:
+            self._driver.abort([job.rid for job in jobs])
+            raise
+        return results[0] if single else results
+
+    async def async_stream(
+        self,
+        prompt: str | None = None,
+        sampling_params: Params = None,
+        *,
+        input_ids: Sequence[int] | None = None,
+        namespace: Namespace = (),
+    ) -> AsyncIterator[Result]:
+        """What is new of one output, as it comes; closing the iterator aborts the request."""
+        job = _only(self._jobs(prompt, sampling_params, input_ids, namespace)[0])
+        builder = ResultBuilder(self.tokenizer, job.prompt_ids, job.params)
+        (news,) = await self._start_async([job])
+        try:
+            async for output in _until_end_async(news):
+                yield builder.delta(output)
+        except BaseException:
+            self._driver.abort([job.rid])
+            raise
+
+    def abort(self, rid: str) -> bool:
+        """End a request by its `meta_info["id"]`; False if it has ended or never was."""
+        return self._driver.call(lambda scheduler: scheduler.abort(rid))
+
+    def flush_cache(self) -> int:
+        """Forget all cached prefixes; returns the tokens freed.
+
+        Raises:
+            ValueError: while requests are running.
+        """
+
+        def flush(scheduler: Scheduler) -> int:
+            if scheduler.num_active:
+                raise ValueError(
+                    f"{scheduler.num_active} requests use the cache: wait for them, or abort them"
+                )
+            return scheduler.manager.flush()
+
+        return self._driver.call(flush)
+
+    def shutdown(self) -> None:
+        """Abort what runs, end the threads and give the memory back. May be called again."""
+        self._driver.stop()
+        self._parts.close()
+
+    # Jobs in.
+
+    def _jobs(
+        self,
+        prompts: str | Sequence[str] | None,
+        sampling_params: Params | Sequence[Params],
+        input_ids: Sequence[int] | Sequence[TokenIds] | None,
+        namespace: Namespace,
+    ) -> tuple[list[_Job], bool]:
+        """The sequences to generate, and whether the caller wants one result and no list."""
+        ids, single = self._prompt_ids(prompts, input_ids)
+        jobs = []
+        for prompt, (params, n) in zip(ids, _params_of(sampling_params, len(ids)), strict=True):
+            single = single and n == 1
+            for i in range(n):
+                own = params if params.seed is None else replace(params, seed=params.seed + i)
+                jobs.append(_Job(uuid.uuid4().hex, prompt, own, namespace))
+        return jobs, single
+
+    def _prompt_ids(
+        self, prompts: str | Sequence[str] | None, input_ids: Any
+    ) -> tuple[list[TokenIds], bool]:
+        if (prompts is None) == (input_ids is None):
+            raise ValueError("give either prompts or input_ids")
+        if isinstance(prompts, str):
+            return [self.tokenizer.encode(prompts)], True
+        if prompts is not None:
+            return [self.tokenizer.encode(prompt) for prompt in prompts], False
+        nested = len(input_ids) > 0 and not hasattr(input_ids[0], "__index__")
+        return (list(input_ids), False) if nested else ([input_ids], True)
+
+    def _add(self, scheduler: Scheduler, jobs: Sequence[_Job], sinks: Sequence[Sink]) -> None:
+        """Queue all jobs or none. In the loop's thread."""
+        added = []
+        try:
+            for job in jobs:
+                scheduler.add(job.rid, job.prompt_ids, job.params, job.namespace)
+                added.append(job.rid)
+        except BaseException:
+            for rid in added:
+                scheduler.abort(rid)
+            raise
+        for job, sink in zip(jobs, sinks, strict=True):
+            self._driver.listen(job.rid, sink)
+
+    # News out.
+
+    def _start(self, jobs: Sequence[_Job]) -> list[queue.SimpleQueue[Any]]:
+        news: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in jobs]
+        self._driver.call(lambda scheduler: self._add(scheduler, jobs, [q.put for q in news]))
+        return news
+
+    def _collect(self, jobs: Sequence[_Job]) -> list[Result]:
+        news = self._start(jobs)
+        try:
+            return [
+                joined(ResultBuilder(self.tokenizer, job.prompt_ids, job.params), _until_end(q))
+                for job, q in zip(jobs, news, strict=True)
+            ]
+        except BaseException:
+            self._driver.abort([job.rid for job in jobs])
+            raise
+
+    def _stream(self, job: _Job) -> Iterator[Result]:
+        # Started here and not in the generator, so that bad input is refused by the call itself.
+        (news,) = self._start([job])
+        return self._deltas(job, news)
+
+    def _deltas(self, job: _Job, news: queue.SimpleQueue[Any]) -> Iterator[Result]:
+        builder = ResultBuilder(self.tokenizer, job.prompt_ids, job.params)
+        try:
+            for output in _until_end(news):
+                yield builder.delta(output)
+        except BaseException:
+            self._driver.abort([job.rid])
+            raise
+
+    async def _start_async(self, jobs: Sequence[_Job]) -> list[asyncio.Queue[Any]]:
+        loop = asyncio.get_running_loop()
+        news: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in jobs]
+
+        def sink(q: asyncio.Queue[Any]) -> Sink:
+            return lambda output: _call_soon(loop, q, output)
+
+        # A step may be running: wait for the loop's thread in another one than asyncio's.
+        await loop.run_in_executor(
+            None,
+            lambda: self._driver.call(
+                lambda scheduler: self._add(scheduler, jobs, [sink(q) for q in news])
+            ),
+        )
+        return news
+
+
+def _only(jobs: Sequence[_Job]) -> _Job:
+    if len(jobs) != 1:
+        raise ValueError(f"streaming takes one prompt and one output, not {len(jobs)}")
+    return jobs[0]
+
+
+def _params_of(given: Any, prompts: int) -> list[tuple[SamplingParams, int]]:
+    """The parameters and `n` of each prompt."""
+    if given is None or isinstance(given, (Mapping, SamplingParams)):
+        return [_one_params(given)] * prompts
+    if len(given) != prompts:
+        raise ValueError(f"{len(given)} sampling_params were given for {prompts} prompts")
+    return [_one_params(params) for params in given]
+
+
+def _one_params(given: Params) -> tuple[SamplingParams, int]:
+    if isinstance(given, SamplingParams):
+        return given, 1
+    fields = dict(given or {})
+    n = fields.pop("n", 1)
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_N:
+        raise ValueError(f"n is {n!r}: give an integer from 1 to {MAX_N}")
+    return SamplingParams.from_dict(fields), n
+
+
+MAX_N = 128
+"""Outputs that one prompt may ask for."""
+
+
+def _until_end(news: queue.SimpleQueue[Any]) -> Iterator[RequestOutput]:
+    while True:
+        output = raise_if_dead(news.get())
+        yield output
+        if output.finish_reason is not None:
+            return
+
+
+async def _until_end_async(news: asyncio.Queue[Any]) -> AsyncIterator[RequestOutput]:
+    while True:
+        output = raise_if_dead(await news.get())
+        yield output
+        if output.finish_reason is not None:
+            return
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, q: asyncio.Queue[Any], output: Any) -> None:
+    # The caller's loop may be gone by now; then nobody listens any more.
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(q.put_nowait, output)
+
+
+__all__ = ["Engine", "EngineDead"]

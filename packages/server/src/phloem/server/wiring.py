@@ -1,0 +1,207 @@
+"""Puts an engine together: model, pool, tree, scheduler, runner and loop, from one `ServerArgs`.
+
+Everything that a component needs is made here and passed in; no component looks for it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from phloem.mem_pool import (
+    CacheManager,
+    NoPrefixTree,
+    PageAllocator,
+    PrefixTree,
+    RowTable,
+    SlotAllocator,
+    TokenAllocator,
+    capacity_tokens,
+)
+from phloem.radix_cache import RadixCache
+from phloem.scheduler import EventLoop, Runner, Scheduler, SchedulerConfig, create_loop
+from phloem.server.config import CHUNKING_OFF, ServerArgs
+from phloem.server.scripted_model import SCRIPTED, load_scripted_model
+from phloem.server.stop_strings import TextStopChecker
+from phloem.server.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from phloem.model_runner import LlamaModel
+    from phloem.model_runner.sources import Progress
+
+_CPU_CHUNK = 512
+"""Keeps a prefill step on a CPU under about a second, so that running requests are not held up."""
+_GPU_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """A complete engine, not running yet."""
+
+    args: ServerArgs
+    model_name: str
+    tokenizer: Tokenizer
+    scheduler: Scheduler
+    loop: EventLoop
+    close: Callable[[], None]
+    """Ends what the runner started."""
+
+
+def build(args: ServerArgs, progress: Progress | None = None) -> EngineParts:
+    """Make an engine; with a real model this fetches, converts and loads it.
+
+    Raises:
+        ValueError: for options that do not fit the model or the machine, and a model not to be had.
+    """
+    if args.model.startswith(SCRIPTED):
+        return _build_scripted(args)
+    return _build_real(args, progress)
+
+
+def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
+    # Imported here: torch takes a second, and neither a scripted model nor a bad option needs it.
+    import torch
+
+    from phloem.kernels import get_ops
+    from phloem.mem_pool.kv import KVPool, bytes_per_token
+    from phloem.model_runner import ModelRunner, load_model
+    from phloem.model_runner.sources import resolve_model
+
+    device = _device(args, torch.cuda.is_available())
+    folder = resolve_model(
+        args.model, cache_dir=args.cache_dir, offline=args.offline, progress=progress
+    )
+    tokenizer = Tokenizer.from_folder(folder.path)
+    dtype = "float32" if args.dtype == "auto" and device == "cpu" else args.dtype
+    model = load_model(folder.path, dtype, device, get_ops(args.kernel_backend))
+    shape = (model.config.num_layers, model.config.num_kv_heads, model.config.head_dim)
+    slots = _slots(args, bytes_per_token(*shape, model.dtype), _available_bytes(device), device)
+    kv = KVPool(slots.num_slots, *shape, model.dtype, device, page_size=args.page_size)
+    config = _scheduler_config(
+        args,
+        model.config.context_length,
+        model.config.vocab_size,
+        _eos_ids(model, tokenizer),
+        device,
+    )
+    manager = _manager(args, config, slots)
+    overlap = device != "cpu" if args.enable_overlap is None else args.enable_overlap
+    runner = ModelRunner(model, kv, manager.rows.table, overlap=overlap)
+    return _parts(args, folder.name, tokenizer, config, manager, runner, overlap, runner.close)
+
+
+def _build_scripted(args: ServerArgs) -> EngineParts:
+    scripted = load_scripted_model(args)
+    slots = _allocator(args.max_total_tokens or scripted.pool_tokens, args.page_size)
+    config = _scheduler_config(
+        args, scripted.context_length, scripted.tokenizer.vocab_size, scripted.eos_token_ids, "cpu"
+    )
+    manager = _manager(args, config, slots)
+    runner = scripted.runner(manager.rows.table, slots.num_slots)
+    overlap = bool(args.enable_overlap)
+    return _parts(
+        args, args.model, scripted.tokenizer, config, manager, runner, overlap, lambda: None
+    )
+
+
+def _parts(
+    args: ServerArgs,
+    name: str,
+    tokenizer: Tokenizer,
+    config: SchedulerConfig,
+    manager: CacheManager,
+    runner: Runner,
+    overlap: bool,
+    close: Callable[[], None],
+) -> EngineParts:
+    scheduler = Scheduler(config, manager, TextStopChecker(tokenizer))
+    return EngineParts(
+        args, name, tokenizer, scheduler, create_loop(scheduler, runner, overlap), close
+    )
+
+
+def _scheduler_config(
+    args: ServerArgs,
+    model_context: int,
+    vocab_size: int,
+    eos_token_ids: tuple[int, ...],
+    device: str,
+) -> SchedulerConfig:
+    context = args.context_length or model_context
+    if context > model_context:
+        raise ValueError(
+            f"context_length {context} is more than the {model_context} tokens that the model was "
+            "made for: give at most that"
+        )
+    chunk = args.chunked_prefill_size
+    if chunk is None:
+        chunk = max(_CPU_CHUNK if device == "cpu" else _GPU_CHUNK, args.page_size)
+    return SchedulerConfig(
+        context_len=context,
+        vocab_size=vocab_size,
+        eos_token_ids=eos_token_ids,
+        max_running_requests=args.max_running_requests,
+        max_prefill_tokens=args.max_prefill_tokens,
+        chunked_prefill_size=None if chunk == CHUNKING_OFF else chunk,
+        schedule_policy=args.schedule_policy,
+        enable_mixed_chunk=args.enable_mixed_chunk,
+        schedule_conservativeness=args.schedule_conservativeness,
+        default_seed=secrets.randbits(62) if args.random_seed is None else args.random_seed,
+    )
+
+
+def _manager(args: ServerArgs, config: SchedulerConfig, slots: SlotAllocator) -> CacheManager:
+    tree: PrefixTree = (
+        NoPrefixTree(args.page_size)
+        if args.disable_radix_cache
+        else RadixCache(args.page_size, values="numpy")
+    )
+    return CacheManager(tree, RowTable(config.max_running_requests, config.context_len), slots)
+
+
+def _slots(args: ServerArgs, token_bytes: int, available: int, device: str) -> SlotAllocator:
+    options = {} if device == "cpu" else {"cap_bytes": None}
+    capacity = capacity_tokens(
+        token_bytes,
+        available,
+        mem_fraction_static=args.mem_fraction_static,
+        max_total_tokens=args.max_total_tokens,
+        page_size=args.page_size,
+        **options,
+    )
+    return _allocator(capacity, args.page_size)
+
+
+def _allocator(capacity: int, page_size: int) -> SlotAllocator:
+    return TokenAllocator(capacity) if page_size == 1 else PageAllocator(capacity, page_size)
+
+
+def _device(args: ServerArgs, has_gpu: bool) -> str:
+    if args.device == "auto":
+        return "cuda" if has_gpu else "cpu"
+    if args.device.partition(":")[0] == "cuda" and not has_gpu:
+        raise ValueError(
+            f"device {args.device!r} was asked for, but torch sees no GPU: use cpu, or install a "
+            "torch build for your GPU"
+        )
+    if args.device.partition(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"device {args.device!r} is unknown: use auto, cpu, cuda or cuda:N")
+    return args.device
+
+
+def _available_bytes(device: str) -> int:
+    if device == "cpu":
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    import torch
+
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def _eos_ids(model: LlamaModel, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ends of a text by the model's configs, and the tokenizer's own: chat models often use both."""
+    own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    return tuple(dict.fromkeys((*model.config.eos_token_ids, *own)))
