@@ -1,0 +1,114 @@
+"""SmolLM2 in fp32: 64 greedy tokens on varied prompts equal those of transformers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from phloem.server import Engine
+
+pytestmark = pytest.mark.slow
+
+NEW_TOKENS = 64
+LONG = (
+    "The old harbor lay quiet in the morning. Boats came in with fish and went out with bread. "
+    "A captain told the writer that every winter the same storm came back, and nobody believed it. "
+)
+TEXTS = [
+    "The capital of France is",
+    "Once upon a time",
+    "1, 2, 3, 5, 8, 13,",
+    "Die Hauptstadt von Deutschland ist",
+    "La capitale de l'Italie est",
+    "日本の首都は",
+    "Столица России —",
+    "عاصمة مصر هي",
+    "def fibonacci(n):\n    ",
+    "#include <stdio.h>\nint main(void) {\n",
+    "SELECT name, COUNT(*) FROM users",
+    "<html>\n<head>\n<title>",
+    "Water boils at 100 degrees Celsius because",
+    "🙂🎉 The emoji above mean",
+    "   leading spaces and\ttabs\n\n\n",
+    LONG * 6 + "In short,",
+    LONG * 52,
+]
+CHATS = [
+    "What is the capital of France?",
+    "Write a haiku about rivers.",
+    "Explain how a binary search works, with Python code.",
+]
+
+
+@pytest.fixture(scope="module")
+def engine(smollm2):
+    with Engine(model=str(smollm2), dtype="float32") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def prompts(engine):
+    made = [engine.tokenizer.encode(text) for text in TEXTS]
+    made += [engine.tokenizer.encode_chat([{"role": "user", "content": c}]) for c in CHATS]
+    assert len(made) == 20
+    assert max(map(len, made)) > 2000
+    return made
+
+
+@pytest.fixture(scope="module")
+def reference(smollm2, prompts):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    answers = []
+    for prompt in prompts:
+        with torch.inference_mode():
+            ids = model.generate(
+                torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=2
+            )
+            # The logits of the last prompt token and of all output tokens but the last.
+            kept = ids.shape[1] - len(prompt) + 1
+            logprobs = model(ids, logits_to_keep=kept).logits[0].log_softmax(-1)
+        output = ids[0, len(prompt) :]
+        answers.append(
+            (output.tolist(), logprobs[torch.arange(len(output)), output].tolist())
+        )
+    return answers
+
+
+PARAMS = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "top_logprobs": 0}
+
+
+def check(results, reference):
+    for i, (result, (ids, logprobs)) in enumerate(zip(results, reference, strict=True)):
+        assert result["output_ids"] == ids, f"prompt {i}"
+        own = [p for p, _ in result["meta_info"]["output_token_logprobs"]]
+        assert own == pytest.approx(logprobs, abs=1e-4), f"prompt {i}"
+
+
+def test_all_at_once_and_then_one_by_one_on_a_warm_cache(engine, prompts, reference):
+    check(engine.generate(input_ids=prompts, sampling_params=PARAMS), reference)
+    one_by_one = [engine.generate(input_ids=p, sampling_params=PARAMS) for p in prompts]
+    assert one_by_one[16]["meta_info"]["cached_tokens"] == len(prompts[16]) - 1
+    check(one_by_one, reference)
+
+
+def test_one_by_one_on_a_cold_cache(engine, prompts, reference):
+    engine.flush_cache()
+    results = [engine.generate(input_ids=p, sampling_params=PARAMS) for p in prompts]
+    assert results[16]["meta_info"]["cached_tokens"] == 0
+    check(results, reference)
+
+
+def test_texts_decode_as_transformers_decodes_them(engine, smollm2, reference):
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(smollm2)
+    results = engine.generate(TEXTS, {"temperature": 0, "max_new_tokens": NEW_TOKENS})
+    for result, (ids, _) in zip(results, reference[: len(TEXTS)], strict=True):
+        assert result["text"] == theirs.decode(ids, skip_special_tokens=True)
+
+
+def test_it_says_paris(engine):
+    answer = engine.chat([{"role": "user", "content": CHATS[0]}], {"temperature": 0})
+    assert "Paris" in answer["text"]
+    assert answer["meta_info"]["finish_reason"]["type"] == "stop"
