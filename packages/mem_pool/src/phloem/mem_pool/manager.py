@@ -186,9 +186,10 @@ class CacheManager:
         length = result.length
         if length <= lease.protected:
             return  # the tree took nothing
-        lock = self.tree.lock(result)
-        if lease.lock is not None:
-            self.tree.unlock(lease.lock)
+        # The new lock first: the old one's end must not be evictable for a moment.
+        held, lease.lock, lease.prefix = lease.lock, self.tree.lock(result), result
+        if held is not None:
+            self.tree.unlock(held)
         theirs = result.values()
         with self.slots.free_group():
             for declined in result.declined:
@@ -196,7 +197,7 @@ class CacheManager:
                 if own.start < own.stop:
                     self.slots.free(ours[own][ours[own] != theirs[own]])
         row[:length] = theirs
-        lease.lock, lease.prefix, lease.protected = lock, result, length
+        lease.protected = length
 
     def trim(self, lease: Lease) -> None:
         """Give back the reserved slots that were not committed (rejected drafts).
