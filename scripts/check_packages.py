@@ -240,7 +240,9 @@ def run_tests(python: Path, sdist: Path, folder: Path) -> None:
         archive.extractall(folder, filter="data")
     (home,) = folder.iterdir()
     shutil.rmtree(home / "src")
-    run(python, "-m", "pytest", "--import-mode=importlib", "tests", cwd=home)
+    # The one thing of the repository's pytest settings that tests rely on.
+    marker = "markers=slow: takes more than a few seconds"
+    run(python, "-m", "pytest", "--import-mode=importlib", "-o", marker, "tests", cwd=home)
 
 
 def run(*command: str | Path, cwd: Path = ROOT, quiet: bool = False) -> None:
