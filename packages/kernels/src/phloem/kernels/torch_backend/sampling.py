@@ -134,16 +134,20 @@ def _keep_likeliest(
     ranks = torch.arange(width, device=device)
     keep = (ranks < top_k_column) & (mass - ordered < wanted)
     keep &= ordered >= _column(p.min_p[rows], device) * ordered[:, :1]
-    probs[index] = _cut(chosen, ordered, keep.sum(-1, keepdim=True).clamp_(min=1))
+    kept = _cut(chosen, ordered, keep.sum(-1, keepdim=True).clamp_(min=1))
+    short = np.zeros(len(rows), np.bool_)
     if width < vocab_size:
         short = ~limited[rows] & (mass[:, -1:] < wanted).squeeze(-1).cpu().numpy()
-        if short.any():
-            probs[index[torch.from_numpy(short).to(device)]] = chosen[torch.from_numpy(short)]
-            _keep_likeliest(probs, rows[short], vocab_size, limited, p)
+    if not short.any():
+        probs[index] = kept
+        return
+    enough = torch.from_numpy(np.flatnonzero(~short)).to(device)
+    probs[index[enough]] = kept[enough]
+    _keep_likeliest(probs, rows[short], vocab_size, limited, p)
 
 
 def _cut(probs: Tensor, ordered: Tensor, counts: Tensor) -> Tensor:
-    """Keep the `counts` `[n, 1]` largest of each row, of equal ones the lower ids; zero the rest."""
+    """Keep each row's `counts` `[n, 1]` largest, of equal ones the lower ids; zero the rest."""
     least = ordered.gather(-1, counts - 1)
     above = probs > least
     equal = probs == least
