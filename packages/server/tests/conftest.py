@@ -1,14 +1,17 @@
-"""Small tokenizers, one of each family, trained or built on the spot."""
+"""Small tokenizers, one of each family, and the `phloem` command over an engine that pretends."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import tokenizers
+from click.testing import CliRunner
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
+from phloem.server.cli import main
 from phloem.server.tokenizer import Tokenizer
 
 TEMPLATE = (
@@ -90,3 +93,79 @@ def wordpiece() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.decoder = decoders.WordPiece(cleanup=False)
     return Tokenizer(backend)
+
+
+def meta(finish="stop", cached=2, **more):
+    return {
+        "finish_reason": finish and {"type": finish, **more},
+        "prompt_tokens": 4,
+        "completion_tokens": 3,
+        "cached_tokens": cached,
+        "timings": {"ttft": 0.5, "decode": 0.1, "total": 0.6},
+    }
+
+
+class FakeEngine:
+    """Answers `<prompt>!` in two pieces, and remembers what it was asked."""
+
+    def __init__(self, answer=lambda given: [f"<{given}", ">!"], finish=None, **options):
+        self.options = options
+        self.asked = []
+        self.closed = False
+        self._answer = answer
+        self._finish = finish or {"finish": "stop"}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.closed = True
+
+    def generate(self, prompts=None, sampling_params=None, *, input_ids=None, stream=False):
+        return self._run(prompts if input_ids is None else input_ids, sampling_params, stream)
+
+    def chat(self, messages, sampling_params=None, *, stream=False):
+        return self._run([m["content"] for m in messages], sampling_params, stream)
+
+    def _run(self, given, params, stream):
+        self.asked.append((given, dict(params)))
+        pieces = self._answer(given)
+        if isinstance(pieces, Exception):
+            raise pieces
+        if not stream:
+            return {
+                "text": "".join(pieces),
+                "output_ids": [1, 2],
+                "meta_info": meta(**self._finish),
+            }
+        last = len(pieces) - 1
+        return (
+            {"text": p, "meta_info": meta(**self._finish) if i == last else meta(None)}
+            for i, p in enumerate(pieces)
+        )
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+    engine: FakeEngine | None
+
+
+@pytest.fixture
+def phloem():
+    def run(*args, stdin=None, **engine):
+        made = []
+
+        def factory(**options):
+            made.append(FakeEngine(**engine, **options))
+            return made[-1]
+
+        result = CliRunner().invoke(main, args, input=stdin, obj=factory)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert all(engine.closed for engine in made)
+        return Outcome(result.exit_code, result.stdout, result.stderr, made[0] if made else None)
+
+    return run
