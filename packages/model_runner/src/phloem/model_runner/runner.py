@@ -157,22 +157,18 @@ def _result(
     errors: dict[int, str],
 ) -> StepResult:
     counts = np.zeros(batch.num_rows, np.int32)
-    ids = np.empty(0, np.int32)
-    chosen, top = np.empty(0, np.float32), ()
-    if sampled is not None:
-        keep = sampled.ok & forwarded.finite[forwarded.rows]
-        counts[forwarded.rows[keep]] = 1
-        ids = sampled.ids.cpu().numpy()[keep].astype(np.int32)
-        if sampled.chosen_logprobs is not None:
-            chosen = sampled.chosen_logprobs[keep]
-            top = tuple(t for t, kept in zip(sampled.top_logprobs, keep, strict=True) if kept)
-    asked = sampled is not None and sampled.chosen_logprobs is not None
+    if sampled is None:
+        empty = Logprobs(np.empty(0, np.float32), (), forwarded.prompt)
+        logprobs = empty if forwarded.prompt else None
+        return StepResult(np.empty(0, np.int32), counts, logprobs, errors)
+    rows = forwarded.rows
+    keep = sampled.ok & forwarded.finite[rows]
+    counts[rows[keep]] = 1
     logprobs = None
-    if asked or forwarded.prompt:
-        if not asked:
-            chosen, top = np.full(len(ids), np.nan, np.float32), (None,) * len(ids)
-        logprobs = Logprobs(chosen, top, forwarded.prompt)
-    return StepResult(ids, counts, logprobs, errors)
+    if forwarded.prompt or (batch.sampling.top_logprobs[rows] >= 0).any():
+        top = tuple(t for t, kept in zip(sampled.top_logprobs, keep, strict=True) if kept)
+        logprobs = Logprobs(sampled.chosen_logprobs[keep], top, forwarded.prompt)
+    return StepResult(sampled.ids.cpu().numpy()[keep].astype(np.int32), counts, logprobs, errors)
 
 
 class _Inline(Executor):

@@ -8,7 +8,6 @@ token depends on its own logits and parameters only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,10 +38,10 @@ class Sampled:
     """[n]"""
     errors: dict[int, str]
     """By batch row."""
-    chosen_logprobs: npt.NDArray[np.float32] | None
-    """[n] NaN where not asked for; None if nobody asked."""
+    chosen_logprobs: npt.NDArray[np.float32]
+    """[n] NaN where not asked for."""
     top_logprobs: tuple[TopLogprobs | None, ...]
-    """[n] if anybody asked for logprobs, else empty."""
+    """[n] None where not asked for."""
 
 
 class Sampler:
@@ -78,7 +77,8 @@ class Sampler:
             for j in np.flatnonzero(~ok).tolist():
                 errors[int(rows[j])] = NOTHING_ALLOWED if were_finite[j] else NOT_FINITE
         if raw is None:
-            return Sampled(ids, ok, errors, None, ())
+            unasked = np.full(len(rows), np.nan, np.float32)
+            return Sampled(ids, ok, errors, unasked, (None,) * len(rows))
         return Sampled(ids, ok, errors, *raw.of(ids))
 
     def _edit(
@@ -89,13 +89,17 @@ class Sampler:
         masks: TokenMasks | None,
         newest: Tensor,
     ) -> None:
-        for row, ids, values in _present(sampling.logit_bias, rows):
-            logits[row, _ids(ids, logits)] += torch.from_numpy(values).to(logits.device)
-        histories = _present(tuple((h.index, h) for h in sampling.histories), rows)
+        place = {row: j for j, row in enumerate(rows.tolist())}
+        for row, ids, values in sampling.logit_bias:
+            if row in place:
+                bias = torch.from_numpy(values).to(logits.device)
+                logits[place[row], _ids(ids, logits)] += bias
+        histories = [(place[h.index], h) for h in sampling.histories if h.index in place]
         if histories:
             self._ops.apply_penalties(logits, _penalties(histories, sampling, newest))
-        for row, ids in _present(sampling.suppressed, rows):
-            logits[row, _ids(ids, logits)] = float("-inf")
+        for row, ids in sampling.suppressed:
+            if row in place:
+                logits[place[row], _ids(ids, logits)] = float("-inf")
         if masks is not None and len(masks.index):
             found = np.isin(masks.index, rows)
             self._ops.apply_token_bitmask(
@@ -148,14 +152,6 @@ class _RawLogprobs:
         return chosen, tuple(top)
 
 
-def _present(entries: Sequence[tuple], rows: npt.NDArray[np.int64]) -> list[tuple]:
-    """Entries `(batch row, ...)` whose row is among `rows`, with the row of the logits instead."""
-    if not entries:
-        return []
-    place = {row: j for j, row in enumerate(rows.tolist())}
-    return [(place[e[0]], *e[1:]) for e in entries if e[0] in place]
-
-
 def _ids(ids: npt.NDArray[np.int32], logits: Tensor) -> Tensor:
     return torch.from_numpy(ids.astype(np.int64)).to(logits.device)
 
@@ -164,7 +160,9 @@ def _penalties(
     histories: list[tuple[int, TokenHistory]], sampling: SamplingBatch, newest: Tensor
 ) -> Penalties:
     """Count the seen tokens of each history, the relayed one included."""
-    ids, counts, lengths = [], [], []
+    ids: list[npt.NDArray[np.int32]] = []
+    counts: list[npt.NDArray[np.generic]] = []
+    lengths: list[int] = []
     for _, history in histories:
         output = history.output
         if history.pending:
@@ -177,17 +175,14 @@ def _penalties(
         counts += [times, np.zeros(len(prompt_only))]
         lengths.append(len(produced) + len(prompt_only))
 
-    def spread(values: Sequence[float] | npt.NDArray[np.generic], dtype: type) -> np.ndarray:
-        return np.repeat(np.asarray(values, dtype), lengths)
-
     of = np.array([history.index for _, history in histories])
     return Penalties(
-        rows=spread([j for j, _ in histories], np.int64),
+        rows=np.repeat(np.array([j for j, _ in histories]), lengths),
         ids=np.concatenate(ids).astype(np.int64),
         output_counts=np.concatenate(counts).astype(np.float32),
-        repetition=spread(sampling.repetition_penalty[of], np.float32),
-        frequency=spread(sampling.frequency_penalty[of], np.float32),
-        presence=spread(sampling.presence_penalty[of], np.float32),
+        repetition=np.repeat(sampling.repetition_penalty[of], lengths),
+        frequency=np.repeat(sampling.frequency_penalty[of], lengths),
+        presence=np.repeat(sampling.presence_penalty[of], lengths),
     )
 
 
