@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from phloem.server import Engine
 
 pytestmark = pytest.mark.slow
@@ -69,9 +70,7 @@ def reference(smollm2, prompts):
             kept = ids.shape[1] - len(prompt) + 1
             logprobs = model(ids, logits_to_keep=kept).logits[0].log_softmax(-1)
         output = ids[0, len(prompt) :]
-        answers.append(
-            (output.tolist(), logprobs[torch.arange(len(output)), output].tolist())
-        )
+        answers.append((output.tolist(), logprobs[torch.arange(len(output)), output].tolist()))
     return answers
 
 

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+
 from phloem.server import Engine
 
 NEW_TOKENS = 64

@@ -16,6 +16,7 @@ from phloem.mem_pool.tree import (
     Namespace,
     NoPrefixTree,
     PrefixTree,
+    TokenIds,
     TreeHandle,
     TreeSizes,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "SlotAllocator",
     "Slots",
     "TokenAllocator",
+    "TokenIds",
     "TreeHandle",
     "TreeSizes",
     "capacity_tokens",

@@ -15,7 +15,7 @@ from phloem.mem_pool.lease import Lease
 from phloem.mem_pool.report import Report, audit
 from phloem.mem_pool.rows import RowTable
 from phloem.mem_pool.slots import SlotAllocator, Slots
-from phloem.mem_pool.tree import Namespace, PrefixTree, TreeKey
+from phloem.mem_pool.tree import Namespace, PrefixTree, TokenIds, TreeKey
 
 
 class CacheManager:
@@ -73,13 +73,13 @@ class CacheManager:
         return tuple(self._open[row] for row in sorted(self._open))
 
     def peek(
-        self, tokens: Sequence[int], namespace: Namespace = (), *, keep_from: int | None = None
+        self, tokens: TokenIds, namespace: Namespace = (), *, keep_from: int | None = None
     ) -> int:
         """Tokens that `open` would find cached. Changes nothing, refreshes nothing."""
         return self.tree.peek(self._reusable(tokens, namespace, keep_from))
 
     def open(
-        self, tokens: Sequence[int], namespace: Namespace = (), *, keep_from: int | None = None
+        self, tokens: TokenIds, namespace: Namespace = (), *, keep_from: int | None = None
     ) -> Lease | None:
         """Open a lease on a sequence and lock what the tree holds of it.
 
@@ -157,7 +157,7 @@ class CacheManager:
             )
         lease.committed += n
 
-    def checkpoint(self, lease: Lease, tokens: Sequence[int]) -> None:
+    def checkpoint(self, lease: Lease, tokens: TokenIds) -> None:
         """Publish the committed tokens to the tree, in whole pages, so that others can share them.
 
         Where the tree has the tokens already, it keeps its slots: ours are freed, and the row
@@ -210,7 +210,7 @@ class CacheManager:
         self.slots.free(self._row_slots(lease, self._page_ceil(lease.committed)))
         lease.allocated = lease.committed
 
-    def close(self, lease: Lease, tokens: Sequence[int] | None) -> None:
+    def close(self, lease: Lease, tokens: TokenIds | None) -> None:
         """End a lease: publish its committed tokens if `tokens` is given, free the rest of its own.
 
         Raises:
@@ -258,9 +258,7 @@ class CacheManager:
             raise IntegrityError("; ".join(report.problems))
         return report
 
-    def _reusable(
-        self, tokens: Sequence[int], namespace: Namespace, keep_from: int | None
-    ) -> TreeKey:
+    def _reusable(self, tokens: TokenIds, namespace: Namespace, keep_from: int | None) -> TreeKey:
         cap = max(len(tokens) - 1, 0)
         if keep_from is not None:
             cap = min(cap, max(keep_from, 0))

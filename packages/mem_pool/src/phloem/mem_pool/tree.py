@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from phloem.mem_pool.slots import Slots
 
 Namespace: TypeAlias = tuple[object, ...]
 """What must be equal for two sequences to share slots (adapter, salt, weight version)."""
+TokenIds: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
+"""Token ids by position."""
 TreeKey: TypeAlias = Any
 """A tree's own form of tokens in a namespace."""
 TreeLock: TypeAlias = Any
@@ -79,8 +82,8 @@ class PrefixTree(Protocol):
         """What the tree holds now."""
         ...
 
-    def key(self, tokens: Sequence[int], namespace: Namespace) -> TreeKey:
-        """Tokens in a namespace, in the tree's own form."""
+    def key(self, tokens: Any, namespace: Namespace) -> TreeKey:
+        """Token ids, as the manager was given them, and a namespace, in the tree's own form."""
         ...
 
     def peek(self, key: TreeKey) -> int:
@@ -154,7 +157,7 @@ class NoPrefixTree:
         """Zeros."""
         return _NoSizes()
 
-    def key(self, tokens: Sequence[int], namespace: Namespace) -> TreeKey:
+    def key(self, tokens: TokenIds, namespace: Namespace) -> TreeKey:
         """Nothing is stored, so nothing tells keys apart."""
         return None
 

@@ -32,7 +32,7 @@ class ServerArgs:
     )
     dtype: str = _option(
         "auto",
-        "the weights' and the KV cache's number format; auto: the checkpoint's, in float32 on a CPU",
+        "number format of weights and KV cache; auto: float32 on a CPU, else the checkpoint's",
         choices=("auto", "float32", "bfloat16"),
     )
     quantization: str = _option("none", "how weights are compressed", choices=("none",))

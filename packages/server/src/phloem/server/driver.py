@@ -45,9 +45,20 @@ class LoopDriver:
         Raises:
             EngineDead: the loop has ended.
         """
+        return self.submit(work).result()
+
+    def submit(self, work: Callable[[Scheduler], T]) -> Future[T]:
+        """As `call`, without waiting. Work is done in the order in which it was handed in.
+
+        Raises:
+            EngineDead: the loop has ended.
+        """
         done: Future[T] = Future()
 
         def run() -> None:
+            # From here on it cannot be cancelled, so setting its result cannot fail.
+            if not done.set_running_or_notify_cancel():
+                return
             try:
                 done.set_result(work(self._loop.scheduler))
             except BaseException as error:
@@ -60,7 +71,7 @@ class LoopDriver:
                 raise EngineDead(_SHUT_DOWN)
             self._inbox.append(run)
             self._wake.notify()
-        return done.result()
+        return done
 
     def abort(self, rids: Sequence[str]) -> None:
         """End requests without waiting for it; those that have ended already do not matter."""
@@ -74,7 +85,7 @@ class LoopDriver:
             self._wake.notify()
 
     def listen(self, rid: str, sink: Sink) -> None:
-        """Send a request's news to `sink` until it has ended. From within `call` only."""
+        """Send a request's news to `sink` until it has ended. From within handed-in work only."""
         self._sinks[rid] = sink
 
     def stop(self) -> None:
@@ -104,9 +115,9 @@ class LoopDriver:
         with self._wake:
             while not self._inbox and self._loop.idle and not self._stopping:
                 self._wake.wait()
-            work, self._inbox = self._inbox, deque()
-        for run in work:
-            run()
+            handed_in = len(self._inbox)
+        for _ in range(handed_in):
+            self._inbox.popleft()()
         return not self._stopping
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:

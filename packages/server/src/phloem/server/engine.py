@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from phloem.scheduler import SamplingParams, Scheduler
+from phloem.scheduler import Scheduler
 from phloem.server.config import ServerArgs
 from phloem.server.driver import EngineDead, LoopDriver, Sink, raise_if_dead
-from phloem.server.results import Result, ResultBuilder, joined
+from phloem.server.jobs import Job, Namespace, Params, TokenIds, make_jobs, only
+from phloem.server.results import Result, ResultBuilder, ResultStream, joined
 from phloem.server.tokenizer import Tokenizer
 from phloem.server.wiring import build
 
@@ -25,20 +26,6 @@ if TYPE_CHECKING:
     from phloem.model_runner.sources import Progress
     from phloem.scheduler import RequestOutput
     from phloem.server.chat_template import Message
-
-Params = Mapping[str, Any] | SamplingParams | None
-TokenIds = Sequence[int]
-Namespace = tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One sequence to generate."""
-
-    rid: str
-    prompt_ids: TokenIds
-    params: SamplingParams
-    namespace: Namespace
 
 
 class Engine:
@@ -150,7 +137,7 @@ class Engine:
         """
         jobs, single = self._jobs(prompts, sampling_params, input_ids, namespace)
         if stream:
-            return self._stream(_only(jobs))
+            return self._stream(only(jobs))
         results = self._collect(jobs)
         return results[0] if single else results
 
@@ -183,17 +170,15 @@ class Engine:
     ) -> Any:
         """As `generate`, without blocking the asyncio loop; cancelling it aborts its requests."""
         jobs, single = self._jobs(prompts, sampling_params, input_ids, namespace)
-        streams = await self._start_async(jobs)
-        try:
-            results = []
-            for job, news in zip(jobs, streams, strict=True):
-                outputs = [output async for output in _until_end_async(news)]
-                results.append(
-                    joined(ResultBuilder(self.tokenizer, job.prompt_ids, job.params), outputs)
-                )
-        except BaseException:
-            self._driver.abort([job.rid for job in jobs])
-            raise
+        results: list[Result] = []
+        builder: ResultBuilder | None = None
+        async with aclosing(self._news(jobs)) as news:
+            async for job, output in news:
+                builder = builder or self._builder(job)
+                builder.delta(output)
+                if output.finish_reason is not None:
+                    results.append(builder.whole(output))
+                    builder = None
         return results[0] if single else results
 
     async def async_stream(
@@ -203,17 +188,13 @@ class Engine:
         *,
         input_ids: Sequence[int] | None = None,
         namespace: Namespace = (),
-    ) -> AsyncIterator[Result]:
+    ) -> AsyncGenerator[Result, None]:
         """What is new of one output, as it comes; closing the iterator aborts the request."""
-        job = _only(self._jobs(prompt, sampling_params, input_ids, namespace)[0])
-        builder = ResultBuilder(self.tokenizer, job.prompt_ids, job.params)
-        (news,) = await self._start_async([job])
-        try:
-            async for output in _until_end_async(news):
+        job = only(self._jobs(prompt, sampling_params, input_ids, namespace)[0])
+        builder = self._builder(job)
+        async with aclosing(self._news([job])) as news:
+            async for _, output in news:
                 yield builder.delta(output)
-        except BaseException:
-            self._driver.abort([job.rid])
-            raise
 
     def abort(self, rid: str) -> bool:
         """End a request by its `meta_info["id"]`; False if it has ended or never was."""
@@ -240,7 +221,7 @@ class Engine:
         self._driver.stop()
         self._parts.close()
 
-    # Jobs in.
+    # Jobs in, news out.
 
     def _jobs(
         self,
@@ -248,30 +229,13 @@ class Engine:
         sampling_params: Params | Sequence[Params],
         input_ids: Sequence[int] | Sequence[TokenIds] | None,
         namespace: Namespace,
-    ) -> tuple[list[_Job], bool]:
-        """The sequences to generate, and whether the caller wants one result and no list."""
-        ids, single = self._prompt_ids(prompts, input_ids)
-        jobs = []
-        for prompt, (params, n) in zip(ids, _params_of(sampling_params, len(ids)), strict=True):
-            single = single and n == 1
-            for i in range(n):
-                own = params if params.seed is None else replace(params, seed=params.seed + i)
-                jobs.append(_Job(uuid.uuid4().hex, prompt, own, namespace))
-        return jobs, single
+    ) -> tuple[list[Job], bool]:
+        return make_jobs(self.tokenizer, prompts, sampling_params, input_ids, namespace)
 
-    def _prompt_ids(
-        self, prompts: str | Sequence[str] | None, input_ids: Any
-    ) -> tuple[list[TokenIds], bool]:
-        if (prompts is None) == (input_ids is None):
-            raise ValueError("give either prompts or input_ids")
-        if isinstance(prompts, str):
-            return [self.tokenizer.encode(prompts)], True
-        if prompts is not None:
-            return [self.tokenizer.encode(prompt) for prompt in prompts], False
-        nested = len(input_ids) > 0 and not hasattr(input_ids[0], "__index__")
-        return (list(input_ids), False) if nested else ([input_ids], True)
+    def _builder(self, job: Job) -> ResultBuilder:
+        return ResultBuilder(self.tokenizer, job.prompt_ids, job.params)
 
-    def _add(self, scheduler: Scheduler, jobs: Sequence[_Job], sinks: Sequence[Sink]) -> None:
+    def _add(self, scheduler: Scheduler, jobs: Sequence[Job], sinks: Sequence[Sink]) -> None:
         """Queue all jobs or none. In the loop's thread."""
         added = []
         try:
@@ -285,95 +249,50 @@ class Engine:
         for job, sink in zip(jobs, sinks, strict=True):
             self._driver.listen(job.rid, sink)
 
-    # News out.
-
-    def _start(self, jobs: Sequence[_Job]) -> list[queue.SimpleQueue[Any]]:
+    def _start(self, jobs: Sequence[Job]) -> list[queue.SimpleQueue[Any]]:
         news: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in jobs]
         self._driver.call(lambda scheduler: self._add(scheduler, jobs, [q.put for q in news]))
         return news
 
-    def _collect(self, jobs: Sequence[_Job]) -> list[Result]:
+    def _collect(self, jobs: Sequence[Job]) -> list[Result]:
         news = self._start(jobs)
         try:
             return [
-                joined(ResultBuilder(self.tokenizer, job.prompt_ids, job.params), _until_end(q))
-                for job, q in zip(jobs, news, strict=True)
+                joined(self._builder(job), _until_end(q)) for job, q in zip(jobs, news, strict=True)
             ]
         except BaseException:
             self._driver.abort([job.rid for job in jobs])
             raise
 
-    def _stream(self, job: _Job) -> Iterator[Result]:
-        # Started here and not in the generator, so that bad input is refused by the call itself.
+    def _stream(self, job: Job) -> ResultStream:
         (news,) = self._start([job])
-        return self._deltas(job, news)
+        return ResultStream(
+            map(self._builder(job).delta, _until_end(news)), lambda: self._driver.abort([job.rid])
+        )
 
-    def _deltas(self, job: _Job, news: queue.SimpleQueue[Any]) -> Iterator[Result]:
-        builder = ResultBuilder(self.tokenizer, job.prompt_ids, job.params)
-        try:
-            for output in _until_end(news):
-                yield builder.delta(output)
-        except BaseException:
-            self._driver.abort([job.rid])
-            raise
-
-    async def _start_async(self, jobs: Sequence[_Job]) -> list[asyncio.Queue[Any]]:
+    async def _news(self, jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, RequestOutput], None]:
+        """Start jobs and yield their news, job by job; aborts what is left if it is not read on."""
         loop = asyncio.get_running_loop()
         news: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in jobs]
-
-        def sink(q: asyncio.Queue[Any]) -> Sink:
-            return lambda output: _call_soon(loop, q, output)
-
-        # A step may be running: wait for the loop's thread in another one than asyncio's.
-        await loop.run_in_executor(
-            None,
-            lambda: self._driver.call(
-                lambda scheduler: self._add(scheduler, jobs, [sink(q) for q in news])
-            ),
-        )
-        return news
-
-
-def _only(jobs: Sequence[_Job]) -> _Job:
-    if len(jobs) != 1:
-        raise ValueError(f"streaming takes one prompt and one output, not {len(jobs)}")
-    return jobs[0]
-
-
-def _params_of(given: Any, prompts: int) -> list[tuple[SamplingParams, int]]:
-    """The parameters and `n` of each prompt."""
-    if given is None or isinstance(given, (Mapping, SamplingParams)):
-        return [_one_params(given)] * prompts
-    if len(given) != prompts:
-        raise ValueError(f"{len(given)} sampling_params were given for {prompts} prompts")
-    return [_one_params(params) for params in given]
-
-
-def _one_params(given: Params) -> tuple[SamplingParams, int]:
-    if isinstance(given, SamplingParams):
-        return given, 1
-    fields = dict(given or {})
-    n = fields.pop("n", 1)
-    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_N:
-        raise ValueError(f"n is {n!r}: give an integer from 1 to {MAX_N}")
-    return SamplingParams.from_dict(fields), n
-
-
-MAX_N = 128
-"""Outputs that one prompt may ask for."""
+        sinks = [partial(_call_soon, loop, q) for q in news]
+        try:
+            # Handed in before anything is awaited, so that the abort below cannot overtake it.
+            added = self._driver.submit(lambda scheduler: self._add(scheduler, jobs, sinks))
+            await asyncio.wrap_future(added)
+            for job, q in zip(jobs, news, strict=True):
+                ended = False
+                while not ended:
+                    output = raise_if_dead(await q.get())
+                    ended = output.finish_reason is not None
+                    yield job, output
+        except BaseException:
+            self._driver.abort([job.rid for job in jobs])
+            raise
 
 
 def _until_end(news: queue.SimpleQueue[Any]) -> Iterator[RequestOutput]:
     while True:
         output = raise_if_dead(news.get())
-        yield output
-        if output.finish_reason is not None:
-            return
-
-
-async def _until_end_async(news: asyncio.Queue[Any]) -> AsyncIterator[RequestOutput]:
-    while True:
-        output = raise_if_dead(await news.get())
         yield output
         if output.finish_reason is not None:
             return

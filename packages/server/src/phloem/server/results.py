@@ -5,7 +5,7 @@ Owns the shape of results, streamed and whole: a whole result is its stream, joi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from phloem.scheduler import RequestOutput, SamplingParams, TopLogprobs
@@ -82,6 +82,34 @@ class ResultBuilder:
         if self._params.top_logprobs:
             new["input_top_logprobs"] = tops
         return new
+
+
+class ResultStream(Iterator[Result]):
+    """What is new of one output, as it comes. Closing it, or dropping it, aborts the request."""
+
+    def __init__(self, deltas: Iterator[Result], abort: Callable[[], None]) -> None:
+        self._deltas = deltas
+        self._abort = abort
+        self._ended = False
+
+    def __next__(self) -> Result:
+        try:
+            delta = next(self._deltas)
+        except BaseException:
+            # At the end nothing is left to abort; after an interrupt the rest is not wanted.
+            self.close()
+            raise
+        self._ended = delta["meta_info"]["finish_reason"] is not None
+        return delta
+
+    def close(self) -> None:
+        """End the request unless it has ended. May be called again."""
+        if not self._ended:
+            self._ended = True
+            self._abort()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def joined(builder: ResultBuilder, outputs: Iterable[RequestOutput]) -> Result:

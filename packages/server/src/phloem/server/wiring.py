@@ -44,6 +44,7 @@ class EngineParts:
     model_name: str
     tokenizer: Tokenizer
     scheduler: Scheduler
+    runner: Runner
     loop: EventLoop
     close: Callable[[], None]
     """Ends what the runner started."""
@@ -118,7 +119,7 @@ def _parts(
 ) -> EngineParts:
     scheduler = Scheduler(config, manager, TextStopChecker(tokenizer))
     return EngineParts(
-        args, name, tokenizer, scheduler, create_loop(scheduler, runner, overlap), close
+        args, name, tokenizer, scheduler, runner, create_loop(scheduler, runner, overlap), close
     )
 
 
@@ -202,6 +203,6 @@ def _available_bytes(device: str) -> int:
 
 
 def _eos_ids(model: LlamaModel, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ends of a text by the model's configs, and the tokenizer's own: chat models often use both."""
+    """Ends of a text by the model's configs, and the tokenizer's own: chat models use both."""
     own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
     return tuple(dict.fromkeys((*model.config.eos_token_ids, *own)))

@@ -1,0 +1,98 @@
+"""From what a caller asks to the sequences that are generated for it.
+
+Owns the forms in which prompts and sampling parameters may be given: one or several, text or token
+ids, `n` outputs of each.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from phloem.scheduler import SamplingParams
+from phloem.server.tokenizer import Tokenizer
+
+Params = Mapping[str, Any] | SamplingParams | None
+TokenIds = Sequence[int]
+Namespace = tuple[object, ...]
+
+MAX_N = 128
+"""Outputs that one prompt may ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One sequence to generate."""
+
+    rid: str
+    prompt_ids: TokenIds
+    params: SamplingParams
+    namespace: Namespace
+
+
+def make_jobs(
+    tokenizer: Tokenizer,
+    prompts: str | Sequence[str] | None,
+    sampling_params: Params | Sequence[Params],
+    input_ids: Sequence[int] | Sequence[TokenIds] | None,
+    namespace: Namespace,
+) -> tuple[list[Job], bool]:
+    """The sequences to generate, and whether the caller wants one result and no list.
+
+    Raises:
+        ValueError: for input of another form, or parameters out of their range.
+    """
+    ids, single = _prompt_ids(tokenizer, prompts, input_ids)
+    jobs = []
+    for prompt, (params, n) in zip(ids, _params_of(sampling_params, len(ids)), strict=True):
+        single = single and n == 1
+        for i in range(n):
+            # Equal seeds would make n equal outputs.
+            own = params if params.seed is None else replace(params, seed=params.seed + i)
+            jobs.append(Job(uuid.uuid4().hex, prompt, own, namespace))
+    return jobs, single
+
+
+def only(jobs: Sequence[Job]) -> Job:
+    """The job of a call that allows just one.
+
+    Raises:
+        ValueError: when there are others.
+    """
+    if len(jobs) != 1:
+        raise ValueError(f"streaming takes one prompt and one output, not {len(jobs)}")
+    return jobs[0]
+
+
+def _prompt_ids(
+    tokenizer: Tokenizer, prompts: str | Sequence[str] | None, input_ids: Any
+) -> tuple[list[TokenIds], bool]:
+    if (prompts is None) == (input_ids is None):
+        raise ValueError("give either prompts or input_ids")
+    if isinstance(prompts, str):
+        return [tokenizer.encode(prompts)], True
+    if prompts is not None:
+        return [tokenizer.encode(prompt) for prompt in prompts], False
+    nested = len(input_ids) > 0 and not hasattr(input_ids[0], "__index__")
+    return (list(input_ids), False) if nested else ([input_ids], True)
+
+
+def _params_of(given: Any, prompts: int) -> list[tuple[SamplingParams, int]]:
+    """The parameters and `n` of each prompt."""
+    if given is None or isinstance(given, (Mapping, SamplingParams)):
+        return [_one_params(given)] * prompts
+    if len(given) != prompts:
+        raise ValueError(f"{len(given)} sampling_params were given for {prompts} prompts")
+    return [_one_params(params) for params in given]
+
+
+def _one_params(given: Params) -> tuple[SamplingParams, int]:
+    if isinstance(given, SamplingParams):
+        return given, 1
+    fields = dict(given or {})
+    n = fields.pop("n", 1)
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_N:
+        raise ValueError(f"n is {n!r}: give an integer from 1 to {MAX_N}")
+    return SamplingParams.from_dict(fields), n
