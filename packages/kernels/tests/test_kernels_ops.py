@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from phloem.kernels import RopeConfig, cos_sin, get_ops, inverse_frequencies
+from phloem.kernels.torch_backend import linear
 
 ops = get_ops()
 DTYPES = [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
@@ -38,7 +39,12 @@ def test_silu_mul_gates_the_second_half_by_the_first():
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("num_rows", [1, 3, 17, 70])
-def test_linear_multiplies_by_the_transposed_weight(dtype, tolerance, with_bias, num_rows):
+@pytest.mark.parametrize("packed", [True, False])
+def test_linear_multiplies_by_the_transposed_weight(
+    dtype, tolerance, with_bias, num_rows, packed, monkeypatch
+):
+    if not packed:
+        monkeypatch.setattr(linear, "can_pack", lambda dtype: False)
     weight = torch.randn(24, 32).to(dtype)
     bias = torch.randn(24).to(dtype) if with_bias else None
     x = torch.randn(num_rows, 32).to(dtype)
@@ -73,3 +79,15 @@ def test_rotary_turns_pairs_by_their_angle_and_stores_k_and_v_at_the_slots(dtype
     untouched = [s for s in range(10) if s not in slots.tolist()]
     assert not k_cache[untouched].any()
     assert not v_cache[untouched].any()
+
+
+def test_without_the_ops_of_onednn_linears_are_plain(monkeypatch):
+    def fail(*_):
+        raise NotImplementedError
+
+    monkeypatch.setattr(linear, "_pack", fail)
+    linear.can_pack.cache_clear()
+    assert not linear.can_pack(torch.float32)
+    monkeypatch.undo()
+    linear.can_pack.cache_clear()
+    assert not linear.can_pack(torch.float64)

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from phloem.kernels.base import AttentionSpec
 
-_GATHER_BYTES = 64 << 20
-"""At most this much K and V is gathered for a group of decodes (a single row may need more)."""
+_GATHER_BYTES = 8 << 20
+"""At most this much K and V is gathered for a group of decodes (a single row may need more). So
+little stays in a CPU's cache, and in memory that malloc keeps; 64 MiB takes twice as long."""
 _QUERY_BLOCK = 512
 """Queries of a chunk behind a cached prefix that share one mask and one attention call."""
 _PADDING_SLACK = 32

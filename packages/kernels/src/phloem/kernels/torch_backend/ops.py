@@ -18,7 +18,7 @@ from phloem.kernels.base import (
 )
 from phloem.kernels.torch_backend import sampling
 from phloem.kernels.torch_backend.attention import plan_attention
-from phloem.kernels.torch_backend.linear import TorchLinear, has_packed_linear
+from phloem.kernels.torch_backend.linear import TorchLinear, can_pack
 
 
 class TorchOps:
@@ -29,7 +29,7 @@ class TorchOps:
     @staticmethod
     def describe() -> str:
         """The torch version, and what matters for its speed here."""
-        packed = "packed oneDNN linears" if has_packed_linear() else "no oneDNN"
+        packed = "packed oneDNN linears" if can_pack(torch.float32) else "plain linears"
         return f"torch {torch.__version__}, {torch.get_num_threads()} threads, {packed}"
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -64,7 +64,7 @@ class TorchOps:
         return F.silu(gate).mul_(up)
 
     def prepare_linear(self, weight: Tensor, bias: Tensor | None = None) -> TorchLinear:
-        """See `Ops.prepare_linear`; packs float32 weights on CPUs that have oneDNN."""
+        """See `Ops.prepare_linear`; packs weights on CPUs that have oneDNN."""
         return TorchLinear.prepare(weight, bias)
 
     def linear(self, x: Tensor, prepared: TorchLinear) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from phloem.kernels.base import Penalties, SamplingParameters, TokenLogprobs
 
-_ROWS_AT_ONCE = 64
+_ROWS_AT_ONCE = 16
 """Rows of the vocabulary in float64 that are held at a time."""
 _FEW = 256
 """Candidates that are looked at before all of them are sorted."""
@@ -121,7 +121,10 @@ def _keep_likeliest(
     device, vocab_size = probs.device, probs.shape[-1]
     index = torch.from_numpy(rows).to(device)
     chosen = probs[index]
-    ordered = chosen.topk(width, dim=-1).values
+    if width < vocab_size:
+        ordered = chosen.topk(width, dim=-1).values
+    else:
+        ordered = chosen.sort(dim=-1, descending=True).values
     mass = ordered.cumsum(dim=-1, dtype=torch.float64)
     top_k = np.where(limited[rows], p.top_k[rows], width).astype(np.int64)
     top_k_column = _column(top_k, device)
