@@ -81,8 +81,9 @@ class LoopDriver:
                 self._loop.scheduler.abort(rid)
 
         with self._wake:
-            self._inbox.append(run)
-            self._wake.notify()
+            if self._dead is None:
+                self._inbox.append(run)
+                self._wake.notify()
 
     def listen(self, rid: str, sink: Sink) -> None:
         """Send a request's news to `sink` until it has ended. From within handed-in work only."""
