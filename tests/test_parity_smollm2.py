@@ -63,13 +63,16 @@ def reference(smollm2, prompts):
     answers = []
     for prompt in prompts:
         with torch.inference_mode():
-            ids = model.generate(
-                torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=2
+            made = model.generate(
+                torch.tensor([prompt]),
+                max_new_tokens=NEW_TOKENS,
+                do_sample=False,
+                pad_token_id=2,
+                output_logits=True,
+                return_dict_in_generate=True,
             )
-            # The logits of the last prompt token and of all output tokens but the last.
-            kept = ids.shape[1] - len(prompt) + 1
-            logprobs = model(ids, logits_to_keep=kept).logits[0].log_softmax(-1)
-        output = ids[0, len(prompt) :]
+        output = made.sequences[0, len(prompt) :]
+        logprobs = torch.cat(made.logits).log_softmax(-1)
         answers.append((output.tolist(), logprobs[torch.arange(len(output)), output].tolist()))
     return answers
 
@@ -84,18 +87,33 @@ def check(results, reference):
         assert own == pytest.approx(logprobs, abs=1e-4), f"prompt {i}"
 
 
-def test_all_at_once_and_then_one_by_one_on_a_warm_cache(engine, prompts, reference):
+def test_all_at_once(engine, prompts, reference):
     check(engine.generate(input_ids=prompts, sampling_params=PARAMS), reference)
-    one_by_one = [engine.generate(input_ids=p, sampling_params=PARAMS) for p in prompts]
-    assert one_by_one[16]["meta_info"]["cached_tokens"] == len(prompts[16]) - 1
-    check(one_by_one, reference)
 
 
-def test_one_by_one_on_a_cold_cache(engine, prompts, reference):
-    engine.flush_cache()
-    results = [engine.generate(input_ids=p, sampling_params=PARAMS) for p in prompts]
-    assert results[16]["meta_info"]["cached_tokens"] == 0
+def test_one_by_one_each_on_a_cold_cache(engine, prompts, reference):
+    results = []
+    for prompt in prompts:
+        engine.flush_cache()
+        results.append(engine.generate(input_ids=prompt, sampling_params=PARAMS))
+    assert all(r["meta_info"]["cached_tokens"] == 0 for r in results)
     check(results, reference)
+
+
+def test_prompt_logprobs_on_a_warm_cache(engine, smollm2, prompts):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    prompt = prompts[15]
+    params = {"temperature": 0, "max_new_tokens": 1}
+    engine.generate(input_ids=prompt, sampling_params=params)
+    warm = engine.generate(input_ids=prompt, sampling_params=params | {"prompt_logprobs_from": 0})
+    with torch.inference_mode():
+        logprobs = model(torch.tensor([prompt])).logits[0].log_softmax(-1)
+    expected = logprobs[torch.arange(len(prompt) - 1), torch.tensor(prompt[1:])].tolist()
+    own = [p for p, _ in warm["meta_info"]["input_token_logprobs"]]
+    assert own[0] is None
+    assert own[1:] == pytest.approx(expected, abs=1e-4)
 
 
 def test_texts_decode_as_transformers_decodes_them(engine, smollm2, reference):

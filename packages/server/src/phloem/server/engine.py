@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
@@ -18,6 +18,9 @@ from phloem.scheduler import Scheduler
 from phloem.server.config import ServerArgs
 from phloem.server.driver import EngineDead, LoopDriver, Sink, raise_if_dead
 from phloem.server.jobs import Job, Namespace, Params, TokenIds, make_jobs, only
+from phloem.server.messages import TextNews
+from phloem.server.news import text_news, token_news
+from phloem.server.output_text import OutputText
 from phloem.server.results import Result, ResultBuilder, ResultStream, joined
 from phloem.server.tokenizer import Tokenizer
 from phloem.server.wiring import build
@@ -173,11 +176,11 @@ class Engine:
         results: list[Result] = []
         builder: ResultBuilder | None = None
         async with aclosing(self._news(jobs)) as news:
-            async for job, output in news:
-                builder = builder or self._builder(job)
-                builder.delta(output)
-                if output.finish_reason is not None:
-                    results.append(builder.whole(output))
+            async for job, latest in news:
+                builder = builder or ResultBuilder(job.prompt_ids, job.params)
+                builder.delta(latest)
+                if latest.finish is not None:
+                    results.append(builder.whole(latest))
                     builder = None
         return results[0] if single else results
 
@@ -191,10 +194,10 @@ class Engine:
     ) -> AsyncGenerator[Result, None]:
         """What is new of one output, as it comes; closing the iterator aborts the request."""
         job = only(self._jobs(prompt, sampling_params, input_ids, namespace)[0])
-        builder = self._builder(job)
+        builder = ResultBuilder(job.prompt_ids, job.params)
         async with aclosing(self._news([job])) as news:
-            async for _, output in news:
-                yield builder.delta(output)
+            async for _, latest in news:
+                yield builder.delta(latest)
 
     def abort(self, rid: str) -> bool:
         """End a request by its `meta_info["id"]`; False if it has ended or never was."""
@@ -232,8 +235,9 @@ class Engine:
     ) -> tuple[list[Job], bool]:
         return make_jobs(self.tokenizer, prompts, sampling_params, input_ids, namespace)
 
-    def _builder(self, job: Job) -> ResultBuilder:
-        return ResultBuilder(self.tokenizer, job.prompt_ids, job.params)
+    def _as_text(self, job: Job, outputs: Iterable[RequestOutput]) -> Iterator[TextNews]:
+        text = OutputText(self.tokenizer, job.params.stop)
+        return (text_news(token_news(output), text) for output in outputs)
 
     def _add(self, scheduler: Scheduler, jobs: Sequence[Job], sinks: Sequence[Sink]) -> None:
         """Queue all jobs or none. In the loop's thread."""
@@ -258,7 +262,8 @@ class Engine:
         news = self._start(jobs)
         try:
             return [
-                joined(self._builder(job), _until_end(q)) for job, q in zip(jobs, news, strict=True)
+                joined(ResultBuilder(job.prompt_ids, job.params), self._as_text(job, _until_end(q)))
+                for job, q in zip(jobs, news, strict=True)
             ]
         except BaseException:
             self._driver.abort([job.rid for job in jobs])
@@ -266,11 +271,12 @@ class Engine:
 
     def _stream(self, job: Job) -> ResultStream:
         (news,) = self._start([job])
-        return ResultStream(
-            map(self._builder(job).delta, _until_end(news)), lambda: self._driver.abort([job.rid])
+        deltas = map(
+            ResultBuilder(job.prompt_ids, job.params).delta, self._as_text(job, _until_end(news))
         )
+        return ResultStream(deltas, lambda: self._driver.abort([job.rid]))
 
-    async def _news(self, jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, RequestOutput], None]:
+    async def _news(self, jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, TextNews], None]:
         """Start jobs and yield their news, job by job; aborts what is left if it is not read on."""
         loop = asyncio.get_running_loop()
         news: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in jobs]
@@ -280,11 +286,12 @@ class Engine:
             added = self._driver.submit(lambda scheduler: self._add(scheduler, jobs, sinks))
             await asyncio.wrap_future(added)
             for job, q in zip(jobs, news, strict=True):
+                text = OutputText(self.tokenizer, job.params.stop)
                 ended = False
                 while not ended:
                     output = raise_if_dead(await q.get())
                     ended = output.finish_reason is not None
-                    yield job, output
+                    yield job, text_news(token_news(output), text)
         except BaseException:
             self._driver.abort([job.rid for job in jobs])
             raise

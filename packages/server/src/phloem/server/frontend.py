@@ -1,0 +1,91 @@
+"""What the HTTP API asks of the engine behind it.
+
+The contract of `phloem.server.tokenizer_manager.TokenizerManager`, which has the engine in other
+processes; tests may put anything else in its place. Everything here is asyncio, in one loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from phloem.scheduler import SamplingParams
+from phloem.server.messages import Limits, TextNews
+from phloem.server.tokenizer import Tokenizer
+
+
+class ServiceUnavailable(RuntimeError):
+    """The engine behind the API has ended or does not answer; a 503."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One sequence to generate, as the API hands it over."""
+
+    rid: str
+    prompt_ids: Sequence[int]
+    params: SamplingParams
+    namespace: tuple[str | int | None, ...] = ()
+    skip_special_tokens: bool = True
+
+
+class NewsStream(Protocol):
+    """The news of one request, as they come, up to and with the one that has `finish`."""
+
+    def __aiter__(self) -> AsyncIterator[TextNews]: ...
+
+    async def __anext__(self) -> TextNews:
+        """The next news.
+
+        Raises:
+            ServiceUnavailable: the engine has ended.
+            StopAsyncIteration: the request has ended.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the request unless it has ended; it is aborted and its memory freed. Idempotent."""
+        ...
+
+
+class Frontend(Protocol):
+    """An engine that takes requests."""
+
+    tokenizer: Tokenizer
+    limits: Limits
+
+    def start(self, request: GenerationRequest) -> NewsStream:
+        """Check a request and send it off.
+
+        Raises:
+            ValueError: it can never be served (`ContextLengthError` where it is too long); nothing
+            was
+                sent then.
+            ServiceUnavailable: the engine has ended.
+        """
+        ...
+
+    def abort(self, rid: str | None) -> int:
+        """End one request, or all (None); how many were running."""
+        ...
+
+    async def ping(self, timeout: float) -> None:
+        """Wait until the scheduler's loop answers.
+
+        Raises:
+            ServiceUnavailable: it did not within `timeout` seconds, or has ended.
+        """
+        ...
+
+    async def state(self) -> dict[str, Any]:
+        """The scheduler's state: running, waiting, used, cached, free and total tokens and more."""
+        ...
+
+    async def flush_cache(self) -> int:
+        """Forget cached prefixes; the tokens freed.
+
+        Raises:
+            ValueError: while requests are running.
+        """
+        ...

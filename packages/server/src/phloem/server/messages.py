@@ -1,0 +1,171 @@
+"""What the server's processes say to each other: msgspec structs, as MessagePack over ZMQ.
+
+Structs are encoded as arrays, since a step sends one entry for every running request. This module
+holds no behaviour and no numpy, so that the API process and the detokenizer stay light.
+
+```
+API process ──Generate, Abort, Control──▶ scheduler ──TokenBatch──▶ detokenizer ──TextBatch──▶ API
+process
+            ◀───────────Ready, Reply──────────┘
+```
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class _Message(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """Base of what is sent: one of several kinds, told apart by its name."""
+
+
+class _Part(msgspec.Struct, array_like=True, frozen=True):
+    """Base of what messages are made of."""
+
+
+# API process to scheduler.
+
+
+class Generate(_Message):
+    """Queue a request. The API process has checked it against `Limits`."""
+
+    rid: str
+    prompt_ids: list[int]
+    sampling_params: dict[str, Any]
+    """Fields of `phloem.scheduler.SamplingParams`."""
+    namespace: list[str | int | None] = []
+    skip_special_tokens: bool = True
+
+
+class Abort(_Message):
+    """End requests; ids that are not there do not matter."""
+
+    rids: list[str]
+
+
+class Control(_Message):
+    """Ask the scheduler for something between two steps; it answers with a `Reply`."""
+
+    id: int
+    action: str
+    """"ping", "state" or "flush_cache"."""
+
+
+ToScheduler = Generate | Abort | Control
+
+
+# Scheduler to API process.
+
+
+class Limits(_Part):
+    """What a request must keep to; asked before anything is sent."""
+
+    context_len: int
+    max_total_tokens: int
+    """Longest prompt and output together that can be served."""
+    vocab_size: int
+    capacity: int
+    """Tokens that the KV cache holds."""
+
+
+class Ready(_Message):
+    """The scheduler has loaded its model and takes requests."""
+
+    limits: Limits
+    startup_seconds: dict[str, float]
+    """How long each part of the start took, in order."""
+
+
+class Failed(_Message):
+    """The scheduler could not start; `message` is a sentence for the user."""
+
+    message: str
+
+
+class Reply(_Message):
+    """The answer to a `Control`: what was asked for, or why not."""
+
+    id: int
+    value: dict[str, Any]
+    error: str | None = None
+
+
+FromScheduler = Ready | Failed | Reply
+
+
+# Scheduler to detokenizer to API process.
+
+
+class Finish(_Part):
+    """Why a request ended; as `phloem.scheduler.FinishReason`."""
+
+    type: str
+    matched: int | str | None = None
+    message: str | None = None
+    status_code: int | None = None
+
+
+class TextOptions(_Part):
+    """How one request's tokens become text."""
+
+    stop: list[str]
+    skip_special_tokens: bool
+
+
+class Logprobs(_Part):
+    """Logprobs of some tokens in order; `top` has `(token_id, logprob)` pairs for each, or is
+    empty.
+    """
+
+    chosen: list[float | None]
+    top: list[list[tuple[int, float]]]
+
+
+class TokenNews(_Part):
+    """News of one request: the tokens of a step, and how it ended if it did."""
+
+    rid: str
+    token_ids: list[int]
+    finish: Finish | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    retractions: int = 0
+    timings: dict[str, float] | None = None
+    """With the last news: seconds `queue`, `ttft`, `decode`, `total`, as far as they are known."""
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
+    options: TextOptions | None = None
+    """With the first news."""
+
+
+class TokenBatch(_Message):
+    """The news of a step."""
+
+    news: list[TokenNews]
+
+
+class TextNews(_Part):
+    """`TokenNews` with its text: what has become certain, half characters and stop strings held
+    back.
+    """
+
+    rid: str
+    text: str
+    token_ids: list[int]
+    finish: Finish | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    retractions: int = 0
+    timings: dict[str, float] | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
+
+
+class TextBatch(_Message):
+    """The news of a step, as text."""
+
+    news: list[TextNews]

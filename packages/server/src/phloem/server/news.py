@@ -1,0 +1,99 @@
+"""From the scheduler's outputs to the messages about them, on their way to becoming text.
+
+The engine in process and the server's scheduler and detokenizer processes take the same way:
+`RequestOutput` to `TokenNews` to `TextNews`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from phloem.scheduler import PromptLogprobs, RequestOutput, TokenLogprob, TopLogprobs
+from phloem.server.messages import Finish, Logprobs, TextNews, TextOptions, TokenNews
+from phloem.server.output_text import OutputText
+
+
+def token_news(output: RequestOutput, options: TextOptions | None = None) -> TokenNews:
+    """The message about an output; with `options` where it is a request's first."""
+    reason = output.finish_reason
+    return TokenNews(
+        rid=output.rid,
+        token_ids=list(output.token_ids),
+        finish=None
+        if reason is None
+        else Finish(reason.type, reason.matched, reason.message, reason.status_code),
+        prompt_tokens=output.prompt_tokens,
+        completion_tokens=output.completion_tokens,
+        cached_tokens=output.cached_tokens,
+        retractions=output.retractions,
+        timings=None if reason is None else _timings(output),
+        logprobs=_of_tokens(output.logprobs) if output.logprobs else None,
+        prompt_logprobs=_of_prompt(output.prompt_logprobs) if output.prompt_logprobs else None,
+        options=options,
+    )
+
+
+def text_news(news: TokenNews, text: OutputText) -> TextNews:
+    """The same news with the text that has become certain; `text` is the request's own."""
+    finish = news.finish
+    return TextNews(
+        rid=news.rid,
+        text=text.push(news.token_ids)
+        if finish is None
+        else text.finish(news.token_ids, finish.matched),
+        token_ids=news.token_ids,
+        finish=finish,
+        prompt_tokens=news.prompt_tokens,
+        completion_tokens=news.completion_tokens,
+        cached_tokens=news.cached_tokens,
+        retractions=news.retractions,
+        timings=news.timings,
+        logprobs=news.logprobs,
+        prompt_logprobs=news.prompt_logprobs,
+    )
+
+
+def _of_tokens(entries: Sequence[TokenLogprob]) -> Logprobs:
+    tops = [entry.top for entry in entries]
+    return Logprobs(
+        [_finite(entry.logprob) for entry in entries],
+        [_pairs(top) for top in tops if top is not None],
+    )
+
+
+def _of_prompt(parts: Iterable[PromptLogprobs]) -> Logprobs:
+    chosen: list[float | None] = []
+    tops: list[list[tuple[int, float]]] = []
+    for part in parts:
+        chosen += map(_finite, part.logprobs.tolist())
+        tops += map(_pairs, part.top)
+    return Logprobs(chosen, tops)
+
+
+def _pairs(top: TopLogprobs) -> list[tuple[int, float]]:
+    return list(zip(top.token_ids.tolist(), map(_finite, top.logprobs.tolist()), strict=True))
+
+
+LOWEST = -9999.0
+"""Stands for minus infinity, which JSON does not have."""
+
+
+def _finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else LOWEST
+
+
+def _timings(output: RequestOutput) -> dict[str, float]:
+    """Seconds: in the queue, to the first token, from there to the end, and altogether."""
+    t = output.timings
+    spans = {
+        "queue": (t.arrived, t.admitted),
+        "ttft": (t.arrived, t.first_token),
+        "decode": (t.first_token, t.finished),
+        "total": (t.arrived, t.finished),
+    }
+    return {
+        name: end - start
+        for name, (start, end) in spans.items()
+        if start is not None and end is not None
+    }
