@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 
-class _Message(msgspec.Struct, array_like=True, frozen=True, tag=True):
+class _Message(msgspec.Struct, array_like=True, tag=True):
     """Base of what is sent: one of several kinds, told apart by its name."""
 
 
-class _Part(msgspec.Struct, array_like=True, frozen=True):
+class _Part(msgspec.Struct, array_like=True):
     """Base of what messages are made of."""
 
 
