@@ -6,7 +6,7 @@ from phloem.server import Engine
 
 QUESTIONS = (
     "What is the capital of France?",
-    "What is the capital of Italy?",
+    "What colour is the sky on a clear day?",
     "What is the capital of Japan?",
 )
 
