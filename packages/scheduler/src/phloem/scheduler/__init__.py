@@ -33,6 +33,7 @@ from phloem.scheduler.request import (
 from phloem.scheduler.sampling import SamplingBatch, SamplingParams, TokenHistory
 from phloem.scheduler.scheduler import Scheduler
 from phloem.scheduler.scripted import ScriptedResponses, ScriptedRowError, ScriptedRunner
+from phloem.scheduler.validation import checked_new_tokens, checked_prompt
 
 __all__ = [
     "RELAYED",
@@ -67,6 +68,8 @@ __all__ = [
     "TokenLogprob",
     "TokenMasks",
     "TopLogprobs",
+    "checked_new_tokens",
+    "checked_prompt",
     "create_loop",
     "create_policy",
     "policy_names",

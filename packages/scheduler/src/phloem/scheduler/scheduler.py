@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
 import numpy.typing as npt
 
 from phloem.mem_pool import CacheManager
@@ -18,7 +17,6 @@ from phloem.scheduler.batch import BatchRow, ScheduleBatch
 from phloem.scheduler.budget import NewTokenRatio, max_total_tokens
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.decode import DecodePlanner
-from phloem.scheduler.errors import ContextLengthError
 from phloem.scheduler.policies import create_policy
 from phloem.scheduler.ports import ModelWorkerBatch, StepResult, StopChecker
 from phloem.scheduler.prefill import PrefillPlanner
@@ -32,8 +30,9 @@ from phloem.scheduler.request import (
     TokenLogprob,
 )
 from phloem.scheduler.results import RowResult, split_rows
-from phloem.scheduler.sampling import DEFAULT_MAX_NEW_TOKENS, SamplingParams
+from phloem.scheduler.sampling import SamplingParams
 from phloem.scheduler.stops import finish_after_token
+from phloem.scheduler.validation import checked_new_tokens, checked_prompt
 
 
 class Scheduler:
@@ -96,9 +95,15 @@ class Scheduler:
         """
         if self.has(rid):
             raise ValueError(f"request id {rid!r} is in use: give each request its own")
-        prompt = self._checked_prompt(prompt_ids)
+        prompt = checked_prompt(prompt_ids, self.config.vocab_size)
         params.check_vocabulary(self.config.vocab_size)
-        max_new_tokens = self._checked_length(len(prompt), params)
+        max_new_tokens = checked_new_tokens(
+            len(prompt),
+            params,
+            self.config.context_len,
+            self.manager.capacity,
+            self.max_total_tokens,
+        )
         if params.stop and self._stop_checker is None:
             raise ValueError(
                 "stop strings were given, but this scheduler has no StopChecker to turn tokens "
@@ -269,32 +274,6 @@ class Scheduler:
         request.scheduled = 0
         request.retractions += 1
         self._waiting.add_first(request)
-
-    def _checked_prompt(self, prompt_ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
-        given = np.asarray(prompt_ids)
-        if given.ndim != 1 or not len(given):
-            raise ValueError(
-                f"the prompt has shape {list(given.shape)}: "
-                "give a flat list of at least one token id"
-            )
-        if given.dtype.kind not in "iu":
-            raise ValueError(f"the prompt has {given.dtype} values: give integer token ids")
-        bad = given[(given < 0) | (given >= self.config.vocab_size)]
-        if len(bad):
-            raise ValueError(
-                f"the prompt has token id {bad[0]}, but the vocabulary has ids 0 to "
-                f"{self.config.vocab_size - 1}"
-            )
-        return np.ascontiguousarray(given, np.int32)
-
-    def _checked_length(self, prompt: int, params: SamplingParams) -> int:
-        """How many tokens the request may produce."""
-        longest = self.max_total_tokens
-        wanted = params.max_new_tokens
-        least = max(1, params.min_new_tokens) if wanted is None else wanted
-        if prompt + least > longest:
-            raise ContextLengthError(prompt, least, self.config.context_len, self.manager.capacity)
-        return min(DEFAULT_MAX_NEW_TOKENS, longest - prompt) if wanted is None else wanted
 
     def _draw_seed(self) -> int:
         self._seeds_drawn += 1

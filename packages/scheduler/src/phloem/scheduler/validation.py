@@ -1,0 +1,52 @@
+"""Whether a request can be served at all, as pure functions of it and of the limits.
+
+The scheduler asks before it queues a request; a front end in another process asks the same before
+it sends one, so that both refuse with the same sentence.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from phloem.scheduler.errors import ContextLengthError
+from phloem.scheduler.sampling import DEFAULT_MAX_NEW_TOKENS, SamplingParams
+
+
+def checked_prompt(prompt_ids: npt.ArrayLike, vocab_size: int) -> npt.NDArray[np.int32]:
+    """The prompt as `[tokens]` int32.
+
+    Raises:
+        ValueError: it is empty, not flat, not of integers, or has an id outside `[0, vocab_size)`.
+    """
+    given = np.asarray(prompt_ids)
+    if given.ndim != 1 or not len(given):
+        raise ValueError(
+            f"the prompt has shape {list(given.shape)}: give a flat list of at least one token id"
+        )
+    if given.dtype.kind not in "iu":
+        raise ValueError(f"the prompt has {given.dtype} values: give integer token ids")
+    bad = given[(given < 0) | (given >= vocab_size)]
+    if len(bad):
+        raise ValueError(
+            f"the prompt has token id {bad[0]}, but the vocabulary has ids 0 to {vocab_size - 1}"
+        )
+    return np.ascontiguousarray(given, np.int32)
+
+
+def checked_new_tokens(
+    prompt: int, params: SamplingParams, context_len: int, capacity: int, max_total_tokens: int
+) -> int:
+    """How many tokens a request may produce after a prompt of `prompt` tokens.
+
+    `max_total_tokens` is the longest prompt and output together, which the context length and the
+    capacity of the KV cache allow.
+
+    Raises:
+        ContextLengthError: it is longer than that; the message names `context_len` and `capacity`.
+    """
+    wanted = params.max_new_tokens
+    least = max(1, params.min_new_tokens) if wanted is None else wanted
+    if prompt + least > max_total_tokens:
+        raise ContextLengthError(prompt, least, context_len, capacity)
+    return min(DEFAULT_MAX_NEW_TOKENS, max_total_tokens - prompt) if wanted is None else wanted
