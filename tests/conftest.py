@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import json
+import shutil
+import socket
+import threading
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -61,3 +67,197 @@ def smollm2():
     from phloem.model_runner.sources import resolve_model
 
     return resolve_model("smollm2").path
+
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def chat_llama(tiny_llama, tmp_path_factory):
+    """`tiny_llama` with a chat template."""
+    folder = tmp_path_factory.mktemp("chat-llama") / "model"
+    shutil.copytree(tiny_llama, folder)
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def write_script(chat_llama, tmp_path_factory):
+    """Writes a script for `chat_llama`'s tokenizer; the name under which it is served."""
+
+    def write(responses, **fields):
+        file = tmp_path_factory.mktemp("script") / "script.json"
+        file.write_text(
+            json.dumps({"tokenizer": str(chat_llama), "responses": responses, **fields})
+        )
+        return f"scripted:{file}"
+
+    return write
+
+
+class LoopFrontend:
+    """An engine in this process behind the HTTP API; implements `Frontend`."""
+
+    def __init__(self, **options):
+        from phloem.server.config import ServerArgs
+        from phloem.server.driver import LoopDriver
+        from phloem.server.messages import Limits
+        from phloem.server.wiring import build
+
+        self.parts = build(ServerArgs(**options))
+        self.driver = LoopDriver(self.parts.loop)
+        self.tokenizer = self.parts.tokenizer
+        scheduler = self.parts.scheduler
+        self.limits = Limits(
+            context_len=scheduler.config.context_len,
+            max_total_tokens=scheduler.max_total_tokens,
+            vocab_size=scheduler.config.vocab_size,
+            capacity=scheduler.manager.capacity,
+        )
+        self.running = {}
+
+    def start(self, request):
+        from phloem.server.frontend import ServiceUnavailable
+
+        if self.driver is None:
+            raise ServiceUnavailable("the engine has ended")
+        loop, news = asyncio.get_running_loop(), asyncio.Queue()
+
+        def tell(output):
+            with suppress(RuntimeError):  # the test's loop is closed
+                loop.call_soon_threadsafe(news.put_nowait, output)
+
+        def add(scheduler):
+            scheduler.add(request.rid, request.prompt_ids, request.params, request.namespace)
+            self.driver.listen(request.rid, tell)
+
+        self.driver.call(add)
+        self.running[request.rid] = stream = LoopStream(self, request, news)
+        return stream
+
+    def abort(self, rid):
+        rids = [r for r in self.running if rid in (None, r)]
+        self.driver.abort(rids)
+        return len(rids)
+
+    async def ping(self, timeout):
+        from phloem.server.frontend import ServiceUnavailable
+
+        if self.driver is None:
+            raise ServiceUnavailable("the engine has ended")
+
+    async def state(self):
+        from phloem.server.control import state
+
+        await self.ping(1)
+        return self.driver.call(state)
+
+    async def flush_cache(self):
+        from phloem.server.control import flush_cache
+
+        return self.driver.call(flush_cache)
+
+    def end(self):
+        """From here on everything is a `ServiceUnavailable`."""
+        if self.driver is not None:
+            driver, self.driver = self.driver, None
+            driver.stop()
+            self.parts.close()
+
+
+class LoopStream:
+    """The news of one request; implements `NewsStream`."""
+
+    def __init__(self, frontend, request, news):
+        from phloem.server.output_text import OutputText
+
+        self._frontend, self._rid, self._news = frontend, request.rid, news
+        self._text = OutputText(
+            frontend.tokenizer, request.params.stop, request.skip_special_tokens
+        )
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        from phloem.server.driver import EngineDead
+        from phloem.server.frontend import ServiceUnavailable
+        from phloem.server.news import text_news, token_news
+
+        if self._rid not in self._frontend.running:
+            raise StopAsyncIteration
+        output = await self._news.get()
+        if isinstance(output, EngineDead) or self._frontend.driver is None:
+            raise ServiceUnavailable("the engine has ended")
+        if output.finish_reason is not None:
+            del self._frontend.running[self._rid]
+        return text_news(token_news(output), self._text)
+
+    def close(self):
+        if self._frontend.running.pop(self._rid, None) and self._frontend.driver is not None:
+            self._frontend.driver.abort([self._rid])
+
+
+class HttpServer:
+    """An app that is served by uvicorn, and clients of it."""
+
+    def __init__(self, url, frontend=None):
+        import httpx
+
+        self.url = url
+        self.frontend = frontend
+        self.http = httpx.Client(base_url=url, timeout=30)
+
+    def post(self, path, **body):
+        return self.http.post(path, json=body)
+
+    def events(self, path, **body):
+        """The events of a stream, parsed, without the last mark, which must be there."""
+        with self.http.stream("POST", path, json={"stream": True, **body}) as response:
+            assert response.status_code == 200, response.read()
+            lines = [line for line in response.iter_lines() if line]
+        assert all(line.startswith("data: ") for line in lines)
+        assert lines.pop() == "data: [DONE]"
+        return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+    def openai(self, **options):
+        import openai
+
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **options)
+
+
+@contextmanager
+def served(frontend, **options):
+    """An `HttpServer` of a frontend, in a thread."""
+    import uvicorn
+
+    from phloem.server.http import create_app
+
+    app = create_app(frontend, **{"served_model_name": "tiny", **options})
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield HttpServer(f"http://127.0.0.1:{listener.getsockname()[1]}", frontend)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def serve():
+    """Serves models over HTTP from this process, until the end of the module."""
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+
+        def make(model, app_options=None, **engine_options):
+            frontend = LoopFrontend(model=str(model), **engine_options)
+            stack.callback(frontend.end)
+            return stack.enter_context(served(frontend, **(app_options or {})))
+
+        yield make

@@ -1,0 +1,143 @@
+"""The ASGI app: every route of the server over a `Frontend`, which has the engine.
+
+Owns the routes and what surrounds each request. The work is in the modules beside this one.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from phloem.server.frontend import Frontend
+from phloem.server.http.body import checked, read_json
+from phloem.server.http.errors import install_handlers, refusing
+from phloem.server.http.generation import Answer, Generation
+from phloem.server.http.logprobs import TokenNames
+from phloem.server.http.metrics import Metrics
+from phloem.server.http.native import NativeForm
+from phloem.server.http.operation import check_model, operation_router
+from phloem.server.http.prepare import (
+    Prepared,
+    generate_jobs,
+    prepare_chat,
+    prepare_completion,
+    to_request,
+)
+from phloem.server.http.protocol import (
+    IGNORED,
+    UNSUPPORTED_IN_CHAT,
+    UNSUPPORTED_IN_COMPLETIONS,
+    ChatRequest,
+    CompletionRequest,
+    GenerateRequest,
+)
+from phloem.server.jobs import only
+
+MAX_BODY_BYTES = 64 << 20
+HEALTH_TIMEOUT = 10.0
+"""Seconds; a step of a long prefill on a CPU takes about one."""
+
+
+def create_app(
+    frontend: Frontend,
+    *,
+    served_model_name: str,
+    options: Mapping[str, Any] | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    health_timeout: float = HEALTH_TIMEOUT,
+) -> FastAPI:
+    """The server's app.
+
+    Args:
+        frontend: has the engine; used in the loop that the app runs in.
+        served_model_name: what clients call the model.
+        options: the engine's options, for `/server_info`.
+        max_body_bytes: larger requests are refused with 413.
+        health_timeout: seconds within which the scheduler must answer `/health`.
+    """
+    app = FastAPI(title="Phloem", version=_version())
+    metrics = Metrics()
+    install_handlers(app)
+    app.add_middleware(_CountResponses, metrics=metrics)
+    info = {"version": _version(), "options": dict(options or {})}
+    app.include_router(
+        operation_router(frontend, metrics, served_model_name, info, health_timeout, max_body_bytes)
+    )
+    _add_generation(app, frontend, metrics, served_model_name, max_body_bytes)
+    return app
+
+
+def _add_generation(
+    app: FastAPI, frontend: Frontend, metrics: Metrics, model: str, max_body_bytes: int
+) -> None:
+    names = TokenNames(frontend.tokenizer)
+    generation = Generation(frontend, metrics)
+
+    def answer(prepared: Prepared) -> Answer:
+        send = generation.send_stream if prepared.stream else generation.send_whole
+        return Answer(partial(send, prepared.requests, prepared.form))
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        """OpenAI's chat completions."""
+        content = await read_json(request, max_body_bytes)
+        given = checked(content, ChatRequest, UNSUPPORTED_IN_CHAT, IGNORED)
+        check_model(given.model, model)
+        return answer(await prepare_chat(frontend, names, model, given))
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        """OpenAI's text completions."""
+        content = await read_json(request, max_body_bytes)
+        given = checked(content, CompletionRequest, UNSUPPORTED_IN_COMPLETIONS, IGNORED)
+        check_model(given.model, model)
+        return answer(await prepare_completion(frontend, names, model, given))
+
+    @app.post("/generate")
+    async def generate(request: Request) -> Response:
+        """The engine's own results."""
+        content = await read_json(request, max_body_bytes)
+        given = checked(content, GenerateRequest, {}, ())
+        jobs, single = await generate_jobs(frontend, given)
+        if given.stream:
+            with refusing():
+                only(jobs)
+        skip = given.skip_special_tokens is not False
+        requests = [to_request(job, job.rid, skip) for job in jobs]
+        return answer(Prepared(requests, NativeForm(jobs, single), bool(given.stream)))
+
+
+class _CountResponses:
+    """Counts what is answered, by endpoint and status."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def counting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                # Only known paths: anybody can ask for any number of others.
+                route = scope.get("route")
+                endpoint = "other" if route is None else route.path
+                self._metrics.count_response(endpoint, message["status"])
+            await send(message)
+
+        await self._app(scope, receive, counting)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("phloem-server")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+source"

@@ -1,0 +1,106 @@
+"""Request bodies: read within a limit, decoded, and checked against what an endpoint takes.
+
+A field that the endpoint does not know is refused by its name, as is one that it knows but cannot
+honour: nothing that a client asks for is silently left out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from phloem.server.http.errors import ApiError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_WHERE = re.compile(r" - at `\$\.?(.*)`$")
+
+
+async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
+    """The JSON object that a request carries.
+
+    Raises:
+        ApiError: it is too large (413) or no JSON object (400).
+    """
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > max_bytes:
+                raise ApiError(
+                    f"the body has more than {max_bytes} bytes, which is the limit here",
+                    413,
+                    code="request_too_large",
+                )
+    except ClientDisconnect as error:
+        raise ApiError("the client left before its request was complete", 499) from error
+    return _decoded(bytes(body))
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    try:
+        content = msgspec.json.decode(body)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(f"the body cannot be read as JSON: {error}", code="invalid_json") from error
+    if not isinstance(content, dict):
+        raise ApiError("the body is JSON, but no object: send an object", code="invalid_json")
+    return content
+
+
+def checked(
+    content: Mapping[str, Any],
+    shape: type[T],
+    unsupported: Mapping[str, Collection[Any]],
+    ignored: Collection[str],
+) -> T:
+    """`content` as a `shape`, whose fields have the right types then.
+
+    Args:
+        content: the request's fields.
+        shape: what the endpoint takes.
+        unsupported: fields that are known but not served, each with the values that ask for
+            nothing beyond what is served; null always does.
+        ignored: fields that are taken and change nothing.
+
+    Raises:
+        ApiError: naming the field.
+    """
+    known = shape.__struct_fields__
+    for name, value in content.items():
+        if name in unsupported:
+            if value is not None and value not in unsupported[name]:
+                raise ApiError(
+                    f"{name} is not supported by this server: leave it out",
+                    param=name,
+                    code="unsupported_parameter",
+                )
+        elif name not in known and name not in ignored:
+            raise _unknown(name, known)
+    try:
+        return msgspec.convert(content, shape)
+    except msgspec.ValidationError as error:
+        where = _WHERE.search(str(error))
+        what = _WHERE.sub("", str(error))
+        what = what[0].lower() + what[1:]
+        name = where[1] if where else ""
+        raise ApiError(
+            f"{name} is not of the right type: {what}" if name else f"the request is wrong: {what}",
+            param=name or None,
+            code="invalid_type",
+        ) from error
+
+
+def _unknown(name: str, known: Collection[str]) -> ApiError:
+    near = difflib.get_close_matches(name, known, 1)
+    cure = f"did you mean {near[0]}?" if near else "leave it out"
+    return ApiError(
+        f"{name[:100]!r} is no parameter of this endpoint: {cure}",
+        param=name[:100],
+        code="unknown_parameter",
+    )

@@ -1,0 +1,134 @@
+"""What clients are told when something is wrong: one error type, in OpenAI's shape.
+
+Owns the mapping from errors to HTTP statuses. Nothing of the server's inside (traces, paths) ever
+reaches a client.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from phloem.scheduler import ContextLengthError
+from phloem.server.frontend import ServiceUnavailable
+from phloem.server.messages import Finish
+
+logger = logging.getLogger(__name__)
+
+ABORTED = 499
+"""Somebody ended the request; not a 5xx, which clients would answer by trying again."""
+
+_FIRST_WORD = re.compile(r"[a-z_]+(?=[ .:\[])")
+
+
+class ApiError(Exception):
+    """An answer other than a success; `message` is a sentence for the client."""
+
+    def __init__(
+        self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        if self.status == 503:
+            kind = "service_unavailable_error"
+        return {
+            "error": {
+                "message": str(self),
+                "type": kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> Response:
+        """The whole answer."""
+        return json_response(self.body(), self.status)
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    """`content` as JSON."""
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+@contextmanager
+def refusing(param: str | None = None, names: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Within it, what the engine refuses is the client's mistake: a 400 with the same sentence.
+
+    `names` says what the API calls the engine's parameters. Without `param` it is the sentence's
+    first word, where the engine's checks put the name of what is wrong.
+    """
+    try:
+        yield
+    except ContextLengthError as error:
+        raise ApiError(str(error), code="context_length_exceeded") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        message = str(error)
+        for engine_name, api_name in (names or {}).items():
+            message = re.sub(rf"\b{engine_name}\b", api_name, message)
+        word = _FIRST_WORD.match(message)
+        raise ApiError(message, param=param or (word[0] if word else None)) from error
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """What a client is told of any error; what nobody foresaw is logged and kept from it."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ServiceUnavailable):
+        return ApiError(str(error), 503, code="service_unavailable")
+    logger.error("a request failed", exc_info=error)
+    return ApiError("the server failed on this request: its log says why", 500, code="internal")
+
+
+def raise_if_failed(finish: Finish | None) -> None:
+    """Raise the error that a request ended with, if it did."""
+    if finish is None or finish.type in ("stop", "length"):
+        return
+    default = ABORTED if finish.type == "abort" else 500
+    raise ApiError(
+        finish.message or f"the request ended by {finish.type}",
+        finish.status_code or default,
+        code="aborted" if finish.type == "abort" else "generation_failed",
+    )
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Give every error of the app this shape, those of the framework too."""
+    for kind in (ApiError, ServiceUnavailable, Exception):
+        app.add_exception_handler(kind, _answer)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    return as_api_error(error).response()
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    response = ApiError(message, error.status_code, code=code).response()
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"][1:])
+    return ApiError(f"{name}: {first['msg']}", param=name or None).response()

@@ -1,0 +1,208 @@
+"""From checked requests to an answer on the wire: the sequences of one HTTP request, run together.
+
+Owns their start (all or none), their end when the client leaves, and the two ways in which an
+answer goes out, whole or as an event stream. What an answer looks like is its `Form`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from phloem.server.frontend import Frontend, GenerationRequest, NewsStream, ServiceUnavailable
+from phloem.server.http.errors import refusing
+from phloem.server.http.metrics import Meter, Metrics
+from phloem.server.http.sse import EventStream
+from phloem.server.messages import Logprobs, TextNews
+
+Work = Callable[[Receive, Send], Coroutine[Any, Any, None]]
+
+
+class Form(Protocol):
+    """How the news of one request's sequences become bytes; made for one request."""
+
+    def chunk(self, index: int, news: TextNews) -> bytes:
+        """Events for what is new of a sequence; possibly none.
+
+        Raises:
+            ApiError: the sequence failed.
+        """
+        ...
+
+    def tail(self) -> bytes:
+        """Events that come when all sequences have ended."""
+        ...
+
+    def whole(self, outputs: Sequence[TextNews]) -> bytes:
+        """The answer at once, from all news of each sequence, joined; as JSON.
+
+        Raises:
+            ApiError: a sequence failed.
+        """
+        ...
+
+
+class Answer(Response):
+    """A response that is made while its client waits; `work` is cancelled when the client leaves.
+
+    So whatever `work` runs must end with it.
+    """
+
+    def __init__(self, work: Callable[[Send], Coroutine[Any, Any, None]]) -> None:
+        self.background = None
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, as an ASGI app."""
+        work = asyncio.ensure_future(self._work(send))
+        left = asyncio.ensure_future(_client_left(receive))
+        try:
+            await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            left.cancel()
+            work.cancel()
+            await asyncio.wait((work, left))
+        if not work.cancelled():
+            work.result()
+
+
+async def _client_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Generation:
+    """Runs the sequences of one request and sends what comes of them."""
+
+    def __init__(self, frontend: Frontend, metrics: Metrics) -> None:
+        self._frontend = frontend
+        self._metrics = metrics
+
+    async def send_whole(
+        self, requests: Sequence[GenerationRequest], form: Form, send: Send
+    ) -> None:
+        """Answer when all sequences have ended."""
+        with self._started(requests) as sequences:
+            outputs: list[TextNews] = [None] * len(sequences)  # type: ignore[list-item]
+
+            async def collect(index: int, sequence: _Sequence) -> None:
+                outputs[index] = join_news([news async for news in sequence])
+
+            await _all([collect(*item) for item in enumerate(sequences)])
+        body = form.whole(outputs)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def send_stream(
+        self, requests: Sequence[GenerationRequest], form: Form, send: Send
+    ) -> None:
+        """Answer as it comes. Nothing is sent before there is something to tell, so that what
+        fails before has a status of its own.
+        """
+        events = EventStream(send)
+        with self._started(requests) as sequences:
+
+            async def pass_on(index: int, sequence: _Sequence) -> None:
+                async for news in sequence:
+                    data = form.chunk(index, news)
+                    if data:
+                        await events.write(data)
+
+            try:
+                await _all([pass_on(*item) for item in enumerate(sequences)])
+            except Exception as error:
+                if not events.started:
+                    raise
+                await events.fail(error)
+                return
+        await events.end(form.tail())
+
+    @contextmanager
+    def _started(self, requests: Sequence[GenerationRequest]) -> Iterator[list[_Sequence]]:
+        """All of them or none; those that have not ended are aborted at the end."""
+        sequences: list[_Sequence] = []
+        try:
+            for request in requests:
+                with refusing():
+                    stream = self._frontend.start(request)
+                sequences.append(_Sequence(stream, self._metrics.meter()))
+            yield sequences
+        finally:
+            for sequence in sequences:
+                sequence.close()
+
+
+class _Sequence:
+    """The news of one sequence, measured as they pass."""
+
+    __slots__ = ("_meter", "_stream")
+
+    def __init__(self, stream: NewsStream, meter: Meter) -> None:
+        self._stream = stream
+        self._meter = meter
+
+    def __aiter__(self) -> _Sequence:
+        return self
+
+    async def __anext__(self) -> TextNews:
+        try:
+            news = await self._stream.__anext__()
+        except ServiceUnavailable:
+            self._meter.end("error")
+            raise
+        self._meter.take(news)
+        return news
+
+    def close(self) -> None:
+        self._stream.close()
+        self._meter.end("abort")
+
+
+async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all; when one fails, or the caller is cancelled, the others end too."""
+    if len(work) == 1:
+        await work[0]
+        return
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def join_news(parts: Sequence[TextNews]) -> TextNews:
+    """All news of a sequence as one; the counts are those of the last."""
+    first, last = parts[0], parts[-1]
+    return TextNews(
+        rid=last.rid,
+        text="".join([part.text for part in parts]),
+        token_ids=[token for part in parts for token in part.token_ids],
+        finish=last.finish,
+        prompt_tokens=last.prompt_tokens,
+        completion_tokens=last.completion_tokens,
+        cached_tokens=last.cached_tokens,
+        retractions=last.retractions,
+        timings=last.timings,
+        logprobs=_join_logprobs([part.logprobs for part in parts if part.logprobs]),
+        prompt_logprobs=first.prompt_logprobs,
+    )
+
+
+def _join_logprobs(parts: Sequence[Logprobs]) -> Logprobs | None:
+    if not parts:
+        return None
+    return Logprobs(
+        [value for part in parts for value in part.chosen],
+        [top for part in parts for top in part.top],
+    )

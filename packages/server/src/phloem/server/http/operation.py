@@ -1,0 +1,112 @@
+"""Endpoints for whoever operates a server: is it alive, what is it, what does it do, stop that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from phloem.server.frontend import Frontend, ServiceUnavailable
+from phloem.server.http.body import checked, read_json
+from phloem.server.http.errors import ApiError, json_response, refusing
+from phloem.server.http.metrics import Metrics
+
+
+class AbortRequest(msgspec.Struct, kw_only=True):
+    """The body of `POST /abort_request`."""
+
+    rid: str | None = None
+    abort_all: bool | None = None
+
+
+def operation_router(
+    frontend: Frontend,
+    metrics: Metrics,
+    model: str,
+    info: Mapping[str, Any],
+    health_timeout: float,
+    max_body_bytes: int,
+) -> APIRouter:
+    """The routes, over what they report of."""
+    router = APIRouter()
+    started = int(time.time())
+
+    @router.get("/health")
+    @router.get("/ready")
+    async def health() -> Response:
+        """200 where the scheduler's loop answers, else 503."""
+        await frontend.ping(health_timeout)
+        return json_response({"status": "ok"})
+
+    @router.get("/v1/models")
+    async def models() -> Response:
+        """The model that is served."""
+        return json_response({"object": "list", "data": [_model(frontend, model, started)]})
+
+    @router.get("/v1/models/{id:path}")
+    async def one_model(id: str) -> Response:
+        """The same, by its name."""
+        check_model(id, model)
+        return json_response(_model(frontend, model, started))
+
+    @router.get("/server_info")
+    async def server_info() -> Response:
+        """Version, limits, options and what the scheduler is doing."""
+        limits = msgspec.structs.asdict(frontend.limits)
+        state = await frontend.state()
+        return json_response({"model": model, "limits": limits, "state": state, **info})
+
+    @router.post("/flush_cache")
+    async def flush_cache() -> Response:
+        """Forget cached prefixes; 400 while requests are running."""
+        with refusing():
+            return json_response({"freed_tokens": await frontend.flush_cache()})
+
+    @router.post("/abort_request")
+    async def abort_request(request: Request) -> Response:
+        """End one request by its id, or all; one that has ended is no error."""
+        given = checked(await read_json(request, max_body_bytes), AbortRequest, {}, ())
+        if (given.rid is None) == (not given.abort_all):
+            raise ApiError("give either rid or abort_all: true", param="rid")
+        return json_response({"aborted": frontend.abort(given.rid)})
+
+    @router.get("/metrics")
+    async def read_metrics() -> Response:
+        """Prometheus's text; the counters also where the scheduler is gone."""
+        try:
+            state = await frontend.state()
+        except ServiceUnavailable:
+            state = {}
+        return Response(metrics.exposition(state), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def check_model(asked: str | None, served: str) -> None:
+    """Refuse a model of another name; a request that names none takes what there is.
+
+    Raises:
+        ApiError: 404, as OpenAI's.
+    """
+    if asked is not None and asked != served:
+        raise ApiError(
+            f"the model {asked[:200]!r} does not exist here: this server has {served!r}",
+            404,
+            param="model",
+            code="model_not_found",
+        )
+
+
+def _model(frontend: Frontend, model: str, created: int) -> dict[str, Any]:
+    return {
+        "id": model,
+        "object": "model",
+        "created": created,
+        "owned_by": "phloem",
+        "max_model_len": frontend.limits.context_len,
+    }

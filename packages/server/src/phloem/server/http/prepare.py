@@ -1,0 +1,253 @@
+"""From an OpenAI request to the sequences that it asks for, with every check that needs no engine.
+
+Owns what the API's parameters are called in the engine, and their defaults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from phloem.server.frontend import Frontend, GenerationRequest
+from phloem.server.http.chat import ChatForm, plain_messages
+from phloem.server.http.completions import Choice, CompletionForm, prompt_ids
+from phloem.server.http.errors import ApiError, refusing
+from phloem.server.http.generation import Form
+from phloem.server.http.logprobs import CompletionLogprobs, TokenNames
+from phloem.server.http.protocol import (
+    DEFAULT_COMPLETION_TOKENS,
+    MAX_SEQUENCES,
+    ChatRequest,
+    CompletionRequest,
+    GenerateRequest,
+    OpenAIRequest,
+)
+from phloem.server.jobs import Job, make_jobs
+
+T = TypeVar("T")
+
+_SAMPLING = (
+    "n",
+    "temperature",
+    "top_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "seed",
+    "stop",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "ignore_eos",
+    "stop_token_ids",
+)
+"""What the API and the engine call by one name."""
+
+_LONG_TEXT = 20_000
+"""Characters from which tokenizing would hold up other streams for milliseconds."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What to run, and how to answer."""
+
+    requests: list[GenerationRequest]
+    form: Form
+    stream: bool
+
+
+async def prepare_chat(
+    frontend: Frontend, names: TokenNames, model: str, request: ChatRequest
+) -> Prepared:
+    """The sequences of a chat request.
+
+    Raises:
+        ApiError: it cannot be served.
+    """
+    top = _chat_logprobs(request)
+    max_tokens = _chat_max_tokens(request)
+    with refusing("messages"):
+        messages = plain_messages(request.messages)
+        size = sum(len(message["content"]) for message in messages)
+        prompt = await _apart(size, frontend.tokenizer.encode_chat, messages)
+    fields = _sampling_fields(request, max_tokens) | {"top_logprobs": top}
+    if max_tokens is None:
+        fields["max_new_tokens"] = _room(frontend, prompt)
+    with refusing(names=_ENGINE_NAMES):
+        jobs, _ = make_jobs(frontend.tokenizer, None, fields, [prompt], _namespace(request))
+    id = f"chatcmpl-{uuid.uuid4().hex}"
+    form = ChatForm(
+        id, model, request.n or 1, _include_usage(request), None if top is None else names
+    )
+    return Prepared(_requests(id, jobs, request), form, bool(request.stream))
+
+
+async def prepare_completion(
+    frontend: Frontend, names: TokenNames, model: str, request: CompletionRequest
+) -> Prepared:
+    """The sequences of a completion request; those of a prompt are side by side.
+
+    Raises:
+        ApiError: it cannot be served.
+    """
+    n = 1 if request.n is None else request.n
+    if request.best_of not in (None, n):
+        raise ApiError(
+            f"best_of is {request.best_of} and n is {n}: choosing among more outputs than are "
+            "returned is not supported",
+            param="best_of",
+        )
+    with refusing("prompt"):
+        prompts = await _apart(
+            _size(request.prompt), prompt_ids, frontend.tokenizer, request.prompt
+        )
+    _check_count(len(prompts), n)
+    common = _sampling_fields(request, request.max_tokens) | {"top_logprobs": request.logprobs}
+    if request.echo and request.logprobs is not None:
+        common["prompt_logprobs_from"] = 0
+    fields = [common] * len(prompts)
+    if request.max_tokens is None:
+        least = max(DEFAULT_COMPLETION_TOKENS, request.min_tokens or 0)
+        fields = [
+            common | {"max_new_tokens": min(least, _room(frontend, prompt))} for prompt in prompts
+        ]
+    with refusing(names=_ENGINE_NAMES | {"top_logprobs": "logprobs"}):
+        jobs, _ = make_jobs(frontend.tokenizer, None, fields, prompts, _namespace(request))
+    id = f"cmpl-{uuid.uuid4().hex}"
+    choices = [_choice(frontend, names, request, prompts, i, n) for i in range(len(jobs))]
+    form = CompletionForm(id, model, n, _include_usage(request), choices)
+    return Prepared(_requests(id, jobs, request), form, bool(request.stream))
+
+
+async def generate_jobs(frontend: Frontend, request: GenerateRequest) -> tuple[list[Job], bool]:
+    """The sequences of a native request, and whether it wants one result and no list.
+
+    Raises:
+        ApiError: it cannot be served.
+    """
+    text = request.text
+    with refusing():
+        jobs, single = await _apart(
+            _size(text),
+            make_jobs,
+            frontend.tokenizer,
+            text,
+            request.sampling_params,
+            request.input_ids,
+            _namespace(request),
+        )
+    _check_count(len(jobs), 1)
+    if request.rid is None:
+        return jobs, single
+    rids = [request.rid] if isinstance(request.rid, str) else request.rid
+    if len(rids) != len(jobs):
+        raise ApiError(f"{len(rids)} ids were given for {len(jobs)} sequences", param="rid")
+    named = [Job(rid, job.prompt_ids, job.params, job.namespace) for rid, job in zip(rids, jobs)]
+    return named, single
+
+
+_ENGINE_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+
+
+def _sampling_fields(request: OpenAIRequest, max_tokens: int | None) -> dict[str, Any]:
+    """Fields of `SamplingParams`, and `n`; what was left out is left out."""
+    given = {name: getattr(request, name) for name in _SAMPLING}
+    given |= {"min_new_tokens": request.min_tokens, "max_new_tokens": max_tokens}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _chat_logprobs(request: ChatRequest) -> int | None:
+    """How many candidates to show for each token; None: no logprobs."""
+    if request.logprobs:
+        return request.top_logprobs or 0
+    if request.top_logprobs is not None:
+        raise ApiError("top_logprobs needs logprobs to be true", param="top_logprobs")
+    return None
+
+
+def _chat_max_tokens(request: ChatRequest) -> int | None:
+    new, old = request.max_completion_tokens, request.max_tokens
+    if None not in (new, old) and new != old:
+        raise ApiError(
+            f"max_completion_tokens is {new} and max_tokens, its old name, is {old}: give one",
+            param="max_completion_tokens",
+        )
+    return old if new is None else new
+
+
+def _room(frontend: Frontend, prompt: Sequence[int]) -> int:
+    """New tokens that fit behind a prompt; 1 where none do, which the engine then refuses."""
+    return max(1, frontend.limits.max_total_tokens - len(prompt))
+
+
+def _namespace(request: OpenAIRequest | GenerateRequest) -> tuple[str | int | None, ...]:
+    return () if request.cache_salt is None else (request.cache_salt,)
+
+
+def _include_usage(request: OpenAIRequest) -> bool:
+    options = request.stream_options
+    if options is None:
+        return False
+    if not request.stream:
+        raise ApiError("stream_options needs stream to be true", param="stream_options")
+    return bool(options.include_usage)
+
+
+def _requests(id: str, jobs: Sequence[Job], request: OpenAIRequest) -> list[GenerationRequest]:
+    """One answer's sequences are named after it, so that they can be aborted by its id."""
+    rids = [id] if len(jobs) == 1 else [f"{id}-{i}" for i in range(len(jobs))]
+    skip = request.skip_special_tokens is not False
+    return [to_request(job, rid, skip) for job, rid in zip(jobs, rids)]
+
+
+def to_request(job: Job, rid: str, skip_special_tokens: bool) -> GenerationRequest:
+    """A job as the frontend takes it."""
+    return GenerationRequest(
+        rid,
+        job.prompt_ids,
+        job.params,
+        job.namespace,  # type: ignore[arg-type]
+        skip_special_tokens,
+    )
+
+
+def _choice(
+    frontend: Frontend,
+    names: TokenNames,
+    request: CompletionRequest,
+    prompts: Sequence[list[int]],
+    index: int,
+    n: int,
+) -> Choice:
+    ids = prompts[index // n]
+    skip = request.skip_special_tokens is not False
+    choice = Choice()
+    if request.logprobs is not None:
+        choice.logprobs = CompletionLogprobs(names, ids if request.echo else (), skip)
+    if request.echo:
+        text = request.prompt if isinstance(request.prompt, str) else request.prompt[index // n]
+        choice.echo = text if isinstance(text, str) else frontend.tokenizer.decode(ids, skip)
+    return choice
+
+
+def _check_count(prompts: int, n: int) -> None:
+    if prompts * max(n, 1) > MAX_SEQUENCES:
+        raise ApiError(
+            f"{prompts} prompts with n {n} are more than {MAX_SEQUENCES} sequences: send fewer "
+            "at once",
+            param="n",
+        )
+
+
+def _size(prompt: str | Sequence[Any] | None) -> int:
+    if prompt is None or isinstance(prompt, str):
+        return len(prompt or "")
+    return sum(len(text) for text in prompt if isinstance(text, str))
+
+
+async def _apart(size: int, work: Callable[..., T], *args: Any) -> T:
+    """`work(*args)`; in a thread where it would take long enough for streams to feel it."""
+    return work(*args) if size < _LONG_TEXT else await asyncio.to_thread(work, *args)

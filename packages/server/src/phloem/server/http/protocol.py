@@ -1,0 +1,159 @@
+"""What the OpenAI endpoints and the native one take, field by field.
+
+Types are checked against these structs; ranges are the engine's to check, so that one rule holds
+for every way in. null means that a field was left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""OpenAI's `max_tokens` for completions. A chat's answer may fill the context."""
+
+MAX_SEQUENCES = 4096
+"""Prompts times `n` in one request."""
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Extras of a stream."""
+
+    include_usage: bool | None = None
+
+
+class OpenAIRequest(msgspec.Struct, kw_only=True):
+    """What chats and completions share: OpenAI's fields, then those of the field's engines."""
+
+    model: str | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    skip_special_tokens: bool | None = None
+    cache_salt: str | None = None
+    """Only requests of an equal salt share cached prefixes."""
+
+
+class ChatRequest(OpenAIRequest, kw_only=True):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: list[Any]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class CompletionRequest(OpenAIRequest, kw_only=True):
+    """The body of `POST /v1/completions`."""
+
+    prompt: str | list[Any]
+    """A text, texts, token ids, or lists of token ids."""
+    logprobs: int | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+    """Taken where it is `n`: there is no choosing among more."""
+
+
+class GenerateRequest(msgspec.Struct, kw_only=True):
+    """The body of `POST /generate`."""
+
+    text: str | list[str] | None = None
+    input_ids: list[Any] | None = None
+    sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
+    """As `Engine.generate` takes them, for all prompts or one for each."""
+    stream: bool | None = None
+    rid: str | list[str] | None = None
+    """Names the sequences, for `/abort_request`."""
+    skip_special_tokens: bool | None = None
+    cache_salt: str | None = None
+
+
+IGNORED = frozenset(
+    (
+        # Names of users and callers, hints, and billing: they change no output.
+        "user",
+        "metadata",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "service_tier",
+        "prediction",
+        "parallel_tool_calls",
+    )
+)
+
+_NEVER: tuple[Any, ...] = ()
+_OFF = (False,)
+
+_UNSUPPORTED: dict[str, Collection[Any]] = {
+    "response_format": ({"type": "text"},),
+    "store": _OFF,
+    # Constraints and controls that other engines have.
+    "allowed_token_ids": _NEVER,
+    "bad_words": _NEVER,
+    "custom_logit_processor": _NEVER,
+    "ebnf": _NEVER,
+    "grammar": _NEVER,
+    "guided_choice": _NEVER,
+    "guided_grammar": _NEVER,
+    "guided_json": _NEVER,
+    "guided_regex": _NEVER,
+    "include_stop_str_in_output": _OFF,
+    "json_schema": _NEVER,
+    "length_penalty": (1,),
+    "logits_processors": _NEVER,
+    "lora_path": _NEVER,
+    "no_stop_trim": _OFF,
+    "priority": (0,),
+    "prompt_logprobs": _NEVER,
+    "regex": _NEVER,
+    "return_token_ids": _OFF,
+    "return_tokens_as_token_ids": _OFF,
+    "spaces_between_special_tokens": (True,),
+    "stop_regex": _NEVER,
+    "structural_tag": _NEVER,
+    "structured_outputs": _NEVER,
+    "truncate_prompt_tokens": _NEVER,
+    "use_beam_search": _OFF,
+}
+
+UNSUPPORTED_IN_CHAT: Mapping[str, Collection[Any]] = {
+    **_UNSUPPORTED,
+    "add_generation_prompt": (True,),
+    "audio": _NEVER,
+    "chat_template": _NEVER,
+    "chat_template_kwargs": _NEVER,
+    "continue_final_message": _OFF,
+    "documents": _NEVER,
+    "echo": _OFF,
+    "function_call": ("none",),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "reasoning_effort": _NEVER,
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "verbosity": _NEVER,
+    "web_search_options": _NEVER,
+}
+
+UNSUPPORTED_IN_COMPLETIONS: Mapping[str, Collection[Any]] = {
+    **_UNSUPPORTED,
+    "suffix": _NEVER,
+}

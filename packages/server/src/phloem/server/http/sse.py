@@ -1,0 +1,77 @@
+"""Server-sent events over plain ASGI, one write for whatever is ready.
+
+Owns the framing and the end of a stream, good or bad. Starlette's streaming response would add a
+task group and several layers to each chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.types import Send
+
+from phloem.server.http.errors import as_api_error
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # Proxies that gather a response before they pass it on would undo the streaming.
+    (b"x-accel-buffering", b"no"),
+]
+_DONE = b"data: [DONE]\n\n"
+
+# JSON leaves these as they are, but some clients take them for ends of lines.
+_LINE_ENDS = {
+    character: f"\\u{ord(character):04x}".encode() for character in ("\x85", "\u2028", "\u2029")
+}
+
+
+def json_text(text: str) -> bytes:
+    """`text` as a JSON string without anything in it that could be taken for a line's end."""
+    encoded = msgspec.json.encode(text)
+    if text.isascii():
+        return encoded
+    for character, escaped in _LINE_ENDS.items():
+        if character in text:
+            encoded = encoded.replace(character.encode(), escaped)
+    return encoded
+
+
+def event(content: Any) -> bytes:
+    """One event with `content` as JSON; its strings may hold line ends as `json_text` says."""
+    data = msgspec.json.encode(content)
+    if not data.isascii():
+        for character, escaped in _LINE_ENDS.items():
+            data = data.replace(character.encode(), escaped)
+    return b"data: " + data + b"\n\n"
+
+
+class EventStream:
+    """One response of events; the status goes out with the first of them."""
+
+    __slots__ = ("_send", "started")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.started = False
+
+    async def write(self, events: bytes) -> None:
+        """Send framed events."""
+        if not self.started:
+            self.started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await self._send({"type": "http.response.body", "body": events, "more_body": True})
+
+    async def end(self, events: bytes = b"") -> None:
+        """Send the last events and the mark of a complete answer."""
+        await self.write(events + _DONE)
+        await self._close()
+
+    async def fail(self, error: Exception) -> None:
+        """Send what went wrong; without the mark, so that nobody takes the answer for complete."""
+        await self.write(event(as_api_error(error).body()))
+        await self._close()
+
+    async def _close(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
