@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+ENGINE, MEMORY, SCHEDULING = "Engine", "Memory", "Scheduling"
 
-def _option(default: Any, help: str, *, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"help": help, "choices": choices})
+
+def option(default: Any, help: str, *, group: str, choices: tuple[str, ...] = ()) -> Any:
+    """A field of options: what it is for, where help lists it, and its values if they are few."""
+    return field(default=default, metadata={"help": help, "group": group, "choices": choices})
 
 
 CHUNKING_OFF = -1
@@ -25,50 +28,67 @@ class ServerArgs:
         ValueError: for a value that no engine could be made with, naming it.
     """
 
-    model: str = _option(
+    model: str = option(
         "smollm2",
         "a known name, a folder with config.json and safetensors, a .gguf file, a hub id "
         "(org/name), or scripted:FILE",
+        group=ENGINE,
     )
-    dtype: str = _option(
+    dtype: str = option(
         "auto",
         "number format of weights and KV cache; auto: float32 on a CPU, else the checkpoint's",
+        group=ENGINE,
         choices=("auto", "float32", "bfloat16"),
     )
-    quantization: str = _option("none", "how weights are compressed", choices=("none",))
-    device: str = _option("auto", "auto, cpu, cuda or cuda:N")
-    kernel_backend: str = _option("torch", "which kernels compute", choices=("torch",))
-    context_length: int | None = _option(None, "longest prompt and output; none: the model's own")
-    page_size: int = _option(1, "tokens per page of the KV cache, a power of two")
-    max_running_requests: int = _option(256, "requests that may hold memory at once")
-    max_total_tokens: int | None = _option(
-        None, "tokens that the KV cache holds; none: sized by the memory that is free"
+    quantization: str = option(
+        "none", "how weights are compressed", group=ENGINE, choices=("none",)
     )
-    mem_fraction_static: float | None = _option(
-        None, "share of the free memory for the KV cache; none: at most 1 GiB on a CPU"
+    device: str = option("auto", "auto, cpu, cuda or cuda:N", group=ENGINE)
+    kernel_backend: str = option("torch", "which kernels compute", group=ENGINE, choices=("torch",))
+    context_length: int | None = option(
+        None, "longest prompt and output; none: the model's own", group=ENGINE
     )
-    chunked_prefill_size: int | None = _option(
-        None, "tokens of a prompt computed in one step; none: by device; -1: whole prompts"
+    page_size: int = option(1, "tokens per page of the KV cache, a power of two", group=MEMORY)
+    max_running_requests: int = option(
+        256, "requests that may hold memory at once", group=SCHEDULING
     )
-    max_prefill_tokens: int = _option(16384, "prompt tokens computed in one step, all requests")
-    schedule_policy: str = _option(
+    max_total_tokens: int | None = option(
+        None, "tokens that the KV cache holds; none: sized by the memory that is free", group=MEMORY
+    )
+    mem_fraction_static: float | None = option(
+        None,
+        "share of the free memory for the KV cache; none: at most 1 GiB on a CPU",
+        group=MEMORY,
+    )
+    chunked_prefill_size: int | None = option(
+        None,
+        "tokens of a prompt computed in one step; none: by device; -1: whole prompts",
+        group=SCHEDULING,
+    )
+    max_prefill_tokens: int = option(
+        16384, "prompt tokens computed in one step, all requests", group=SCHEDULING
+    )
+    schedule_policy: str = option(
         "lpm",
         "order of admission: lpm (longest cached prefix first) or fcfs",
+        group=SCHEDULING,
         choices=("lpm", "fcfs"),
     )
-    schedule_conservativeness: float = _option(
-        1.0, "how much of their allowed output requests are expected to need"
+    schedule_conservativeness: float = option(
+        1.0, "how much of their allowed output requests are expected to need", group=SCHEDULING
     )
-    enable_mixed_chunk: bool = _option(False, "decode in the same step as a prefill chunk")
-    enable_overlap: bool | None = _option(
-        None, "schedule the next step while one runs; none: on a GPU only"
+    enable_mixed_chunk: bool = option(
+        False, "decode in the same step as a prefill chunk", group=SCHEDULING
     )
-    disable_radix_cache: bool = _option(False, "share no prefixes between requests")
-    random_seed: int | None = _option(
-        None, "base of the seeds of requests without one; none: random"
+    enable_overlap: bool | None = option(
+        None, "schedule the next step while one runs; none: on a GPU only", group=SCHEDULING
     )
-    cache_dir: str | None = _option(None, "folder for fetched and converted models")
-    offline: bool = _option(False, "never ask the network")
+    disable_radix_cache: bool = option(False, "share no prefixes between requests", group=MEMORY)
+    random_seed: int | None = option(
+        None, "base of the seeds of requests without one; none: random", group=ENGINE
+    )
+    cache_dir: str | None = option(None, "folder for fetched and converted models", group=ENGINE)
+    offline: bool = option(False, "never ask the network", group=ENGINE)
 
     def __post_init__(self) -> None:
         if self.page_size < 1 or self.page_size & (self.page_size - 1):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from phloem.scheduler import Scheduler
 from phloem.server.config import ServerArgs
+from phloem.server.control import flush_cache
 from phloem.server.driver import EngineDead, LoopDriver, Sink, raise_if_dead
 from phloem.server.jobs import Job, Namespace, Params, TokenIds, make_jobs, only
 from phloem.server.messages import TextNews
@@ -209,15 +210,7 @@ class Engine:
         Raises:
             ValueError: while requests are running.
         """
-
-        def flush(scheduler: Scheduler) -> int:
-            if scheduler.num_active:
-                raise ValueError(
-                    f"{scheduler.num_active} requests use the cache: wait for them, or abort them"
-                )
-            return scheduler.manager.flush()
-
-        return self._driver.call(flush)
+        return self._driver.call(flush_cache)
 
     def shutdown(self) -> None:
         """Abort what runs, end the threads and give the memory back. May be called again."""

@@ -82,6 +82,8 @@ class Failed(_Message):
     """The scheduler could not start; `message` is a sentence for the user."""
 
     message: str
+    bad_options: bool
+    """Whether other options would help."""
 
 
 class Reply(_Message):

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from phloem.scheduler import PromptLogprobs, RequestOutput, TokenLogprob, TopLogprobs
 from phloem.server.messages import Finish, Logprobs, TextNews, TextOptions, TokenNews
 from phloem.server.output_text import OutputText
+
+if TYPE_CHECKING:
+    # The detokenizer process needs neither numpy nor the scheduler.
+    from phloem.scheduler import PromptLogprobs, RequestOutput, TokenLogprob, TopLogprobs
 
 
 def token_news(output: RequestOutput, options: TextOptions | None = None) -> TokenNews:

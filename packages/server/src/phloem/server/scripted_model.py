@@ -52,6 +52,7 @@ class ScriptedModel:
     """What a script file says, with its texts as tokens."""
 
     tokenizer: Tokenizer
+    tokenizer_folder: Path
     context_length: int
     pool_tokens: int
     eos_token_ids: tuple[int, ...]
@@ -102,6 +103,7 @@ def _read(content: Any, args: ServerArgs) -> ScriptedModel:
     ]
     return ScriptedModel(
         tokenizer=tokenizer,
+        tokenizer_folder=folder.path,
         context_length=int(content.get("context_length", 8192)),
         pool_tokens=int(content.get("pool_tokens", 65536)),
         eos_token_ids=(eos,),

@@ -6,7 +6,7 @@ Everything that a component needs is made here and passed in; no component looks
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from phloem.radix_cache import RadixCache
 from phloem.scheduler import EventLoop, Runner, Scheduler, SchedulerConfig, create_loop
 from phloem.server.config import CHUNKING_OFF, ServerArgs
 from phloem.server.scripted_model import SCRIPTED, load_scripted_model
+from phloem.server.startup import Laps
 from phloem.server.stop_strings import TextStopChecker
 from phloem.server.tokenizer import Tokenizer
 
@@ -48,6 +49,8 @@ class EngineParts:
     loop: EventLoop
     close: Callable[[], None]
     """Ends what the runner started."""
+    startup_seconds: Mapping[str, float]
+    """How long each part of making it took, in order."""
 
 
 def build(args: ServerArgs, progress: Progress | None = None) -> EngineParts:
@@ -62,6 +65,7 @@ def build(args: ServerArgs, progress: Progress | None = None) -> EngineParts:
 
 
 def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
+    laps = Laps()
     # Imported here: torch takes a second, and neither a scripted model nor a bad option needs it.
     import torch
 
@@ -71,12 +75,15 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
     from phloem.model_runner.sources import resolve_model
 
     device = _device(args, torch.cuda.is_available())
+    laps.lap("import torch")
     folder = resolve_model(
         args.model, cache_dir=args.cache_dir, offline=args.offline, progress=progress
     )
     tokenizer = Tokenizer.from_folder(folder.path)
+    laps.lap("load the tokenizer")
     dtype = "float32" if args.dtype == "auto" and device == "cpu" else args.dtype
     model = load_model(folder.path, dtype, device, get_ops(args.kernel_backend))
+    laps.lap("load the weights")
     shape = (model.config.num_layers, model.config.num_kv_heads, model.config.head_dim)
     slots = _slots(args, bytes_per_token(*shape, model.dtype), _available_bytes(device), device)
     kv = KVPool(slots.num_slots, *shape, model.dtype, device, page_size=args.page_size)
@@ -90,11 +97,16 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
     manager = _manager(args, config, slots)
     overlap = device != "cpu" if args.enable_overlap is None else args.enable_overlap
     runner = ModelRunner(model, kv, manager.rows.table, overlap=overlap)
-    return _parts(args, folder.name, tokenizer, config, manager, runner, overlap, runner.close)
+    laps.lap("make the KV cache")
+    return _parts(
+        args, folder.name, tokenizer, config, manager, runner, overlap, runner.close, laps.seconds
+    )
 
 
 def _build_scripted(args: ServerArgs) -> EngineParts:
+    laps = Laps()
     scripted = load_scripted_model(args)
+    laps.lap("read the script")
     slots = _allocator(args.max_total_tokens or scripted.pool_tokens, args.page_size)
     config = _scheduler_config(
         args, scripted.context_length, scripted.tokenizer.vocab_size, scripted.eos_token_ids, "cpu"
@@ -103,7 +115,15 @@ def _build_scripted(args: ServerArgs) -> EngineParts:
     runner = scripted.runner(manager.rows.table, slots.num_slots)
     overlap = bool(args.enable_overlap)
     return _parts(
-        args, args.model, scripted.tokenizer, config, manager, runner, overlap, lambda: None
+        args,
+        args.model,
+        scripted.tokenizer,
+        config,
+        manager,
+        runner,
+        overlap,
+        lambda: None,
+        laps.seconds,
     )
 
 
@@ -116,11 +136,11 @@ def _parts(
     runner: Runner,
     overlap: bool,
     close: Callable[[], None],
+    startup_seconds: Mapping[str, float],
 ) -> EngineParts:
     scheduler = Scheduler(config, manager, TextStopChecker(tokenizer))
-    return EngineParts(
-        args, name, tokenizer, scheduler, runner, create_loop(scheduler, runner, overlap), close
-    )
+    loop = create_loop(scheduler, runner, overlap)
+    return EngineParts(args, name, tokenizer, scheduler, runner, loop, close, startup_seconds)
 
 
 def _scheduler_config(

@@ -1,0 +1,152 @@
+"""The server's child processes: how they are started, watched and ended, on both sides.
+
+A child learns what to do from its standard input and lives as long as that stays open: however its
+parent ends, the child ends at once. The parent learns of a child's death from a thread that waits
+for it. What a child does is its own module's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from phloem.server.config import ServerArgs
+from phloem.server.ipc import Endpoints
+
+_SECONDS_TO_END = 5.0
+
+_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
+"""Unless the user's says otherwise. By default the threads of a computation wait for each other by
+spinning; with every core of its own that is a little faster, but the server's other processes take
+a core now and then, and then a model step takes thirty times as long.
+"""
+
+
+class ChildConfig(msgspec.Struct, frozen=True):
+    """What a child is told."""
+
+    args: ServerArgs
+    tokenizer_folder: str
+    endpoints: Endpoints
+    log_level: str
+    spawned: float
+    """When, on the monotonic clock, which processes share."""
+
+
+# In the child.
+
+
+def enter_child(name: str) -> ChildConfig:
+    """Become a child: read the config, log to standard error, and end with the parent.
+
+    Ctrl-C is left to the parent, which ends its children in its own time.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        part = os.read(sys.stdin.fileno(), 1 << 16)
+        if not part:
+            raise SystemExit("the parent ended before it said what to do")
+        line += part
+    config = msgspec.json.decode(line, type=ChildConfig)
+    log_to_stderr(config.log_level)
+    guard = threading.Thread(
+        target=_end_with_parent, args=(config.endpoints.folder,), name=f"{name}-guard", daemon=True
+    )
+    guard.start()
+    return config
+
+
+def _end_with_parent(folder: str) -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    # A parent that was killed could not clean up.
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def log_to_stderr(level: str) -> None:
+    """Set up logging, the same in every process."""
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=level.upper()
+    )
+
+
+# In the parent.
+
+
+def main_of(module: str) -> list[str]:
+    """A command that calls `main()` of a module, with this interpreter and search path.
+
+    `python -m` would look for modules in the current folder first.
+    """
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main()"
+    return [sys.executable, "-c", code]
+
+
+class Child:
+    """A child process that runs a module's `main`."""
+
+    def __init__(
+        self, name: str, module: str, config: ChildConfig, died: Callable[[str], None]
+    ) -> None:
+        """Start it; `died` is called with a sentence, in a thread of ours, should it end early."""
+        self.name = name
+        self._died = died
+        self._ending = False
+        self._process = subprocess.Popen(
+            main_of(module),
+            stdin=subprocess.PIPE,
+            # Standard output is the parent's, and so is the terminal's Ctrl-C.
+            stdout=2,
+            start_new_session=True,
+            env=_ENVIRONMENT | os.environ,
+        )
+        assert self._process.stdin is not None, "it was made as a pipe"
+        self._stdin = self._process.stdin
+        self._watcher = threading.Thread(target=self._watch, name=f"watch-{name}", daemon=True)
+        self._watcher.start()
+        with suppress(BrokenPipeError):  # the watcher tells of its death
+            self._stdin.write(msgspec.json.encode(config) + b"\n")
+            self._stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def end(self) -> None:
+        """Let it end, without waiting for it."""
+        self._ending = True
+        with suppress(BrokenPipeError):
+            self._stdin.close()
+
+    def join(self, timeout: float = _SECONDS_TO_END) -> None:
+        """Wait until it has ended; it is killed if that takes longer than `timeout` seconds."""
+        self._watcher.join(timeout)
+        if self._watcher.is_alive():
+            self._process.kill()
+            self._watcher.join()
+
+    def _watch(self) -> None:
+        status = self._process.wait()
+        if not self._ending:
+            self._died(f"the {self.name} process died ({_cause(status)})")
+
+
+def _cause(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {-status}, {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"

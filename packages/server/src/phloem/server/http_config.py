@@ -1,0 +1,38 @@
+"""The options of the HTTP server, beside the engine's (`phloem.server.config`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phloem.server.config import option
+
+HTTP = "HTTP"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpArgs:
+    """What a user says about the server around the engine.
+
+    Raises:
+        ValueError: for a value that no server could be made with, naming it.
+    """
+
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0: on all of them", group=HTTP)
+    port: int = option(30000, "port to listen on; 0: any that is free", group=HTTP)
+    served_model_name: str | None = option(
+        None, "what the API calls the model; none: its own name", group=HTTP
+    )
+    log_level: str = option(
+        "info", "what is logged; debug: every HTTP request too", group=HTTP, choices=LOG_LEVELS
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 2**16:
+            raise ValueError(f"port {self.port} is no port: use one from 0 to {2**16 - 1}")
+        if self.served_model_name == "":
+            raise ValueError("served_model_name is empty: give the model a name")
+        if self.log_level not in LOG_LEVELS:
+            raise ValueError(
+                f"log_level {self.log_level!r} is unknown: use one of {', '.join(LOG_LEVELS)}"
+            )

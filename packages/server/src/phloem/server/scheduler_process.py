@@ -1,0 +1,152 @@
+"""The scheduler process: the engine's loop between a mailbox and the detokenizer.
+
+Owns the way of a step: take what has come in, run, send the news. It sleeps while there is nothing
+to do. How the engine is made is `phloem.server.wiring`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import zmq
+
+from phloem.scheduler import EventLoop, SamplingParams
+from phloem.server.children import ChildConfig, enter_child
+from phloem.server.control import answer
+from phloem.server.ipc import Inbox, Outbox
+from phloem.server.messages import (
+    Abort,
+    Control,
+    Failed,
+    Finish,
+    FromScheduler,
+    Generate,
+    Limits,
+    Ready,
+    Reply,
+    TextOptions,
+    TokenBatch,
+    TokenNews,
+    ToScheduler,
+)
+from phloem.server.news import token_news
+from phloem.server.wiring import EngineParts, build
+
+_SECONDS_TO_REPORT = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class SchedulerService:
+    """Serves requests from an inbox with a loop, one `turn` at a time."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        inbox: Inbox[ToScheduler],
+        detokenizer: Outbox[TokenBatch],
+        frontend: Outbox[FromScheduler],
+    ) -> None:
+        self._loop = loop
+        self._inbox = inbox
+        self._detokenizer = detokenizer
+        self._frontend = frontend
+        self._options: dict[str, TextOptions] = {}
+        """Of the requests that have had no news yet."""
+        self._news: list[TokenNews] = []
+        """For the next batch."""
+
+    def turn(self) -> None:
+        """Take in what has come, waiting for it while there is nothing else to do; run a step."""
+        for message in self._inbox.wait() if self._loop.idle else self._inbox.take():
+            self._handle(message)
+        options = self._options
+        for output in self._loop.step():
+            first = options.pop(output.rid, None) if options else None
+            self._news.append(token_news(output, first))
+        if self._news:
+            self._detokenizer.send(TokenBatch(self._news))
+            self._news = []
+
+    def _handle(self, message: ToScheduler) -> None:
+        if isinstance(message, Generate):
+            self._add(message)
+        elif isinstance(message, Abort):
+            for rid in message.rids:
+                self._loop.scheduler.abort(rid)
+        else:
+            self._frontend.send(self._reply(message))
+
+    def _add(self, message: Generate) -> None:
+        try:
+            params = SamplingParams.from_dict(message.sampling_params)
+            self._loop.scheduler.add(
+                message.rid, message.prompt_ids, params, tuple(message.namespace)
+            )
+        except ValueError as error:
+            # The API process has checked the same; should it be mistaken, its client hears of it.
+            self._news.append(_refusal(message, error))
+        else:
+            self._options[message.rid] = TextOptions(list(params.stop), message.skip_special_tokens)
+
+    def _reply(self, message: Control) -> Reply:
+        try:
+            return Reply(message.id, answer(self._loop.scheduler, message.action))
+        except ValueError as error:
+            return Reply(message.id, {}, str(error))
+
+
+def _refusal(message: Generate, error: ValueError) -> TokenNews:
+    return TokenNews(
+        rid=message.rid,
+        token_ids=[],
+        finish=Finish("error", message=str(error), status_code=400),
+        prompt_tokens=len(message.prompt_ids),
+        completion_tokens=0,
+        cached_tokens=0,
+        options=TextOptions([], message.skip_special_tokens),
+    )
+
+
+def _limits(parts: EngineParts) -> Limits:
+    scheduler = parts.scheduler
+    return Limits(
+        context_len=scheduler.config.context_len,
+        max_total_tokens=scheduler.max_total_tokens,
+        vocab_size=scheduler.config.vocab_size,
+        capacity=scheduler.manager.capacity,
+    )
+
+
+def _built(config: ChildConfig, frontend: Outbox[FromScheduler]) -> EngineParts | None:
+    """The engine; None if there is none, which is told to the front end then."""
+    try:
+        return build(config.args)
+    except ValueError as error:
+        frontend.send(Failed(str(error), bad_options=True))
+    except Exception as error:
+        log.exception("the engine could not be made")
+        message = f"the engine could not be made: {type(error).__name__}: {error}"
+        frontend.send(Failed(message, bad_options=False))
+    return None
+
+
+def main() -> None:
+    """Run in a process of its own."""
+    entered = time.monotonic()
+    config = enter_child("scheduler")
+    context = zmq.Context()
+    frontend: Outbox[FromScheduler] = Outbox(context, config.endpoints.frontend)
+    inbox: Inbox[ToScheduler] = Inbox(context, config.endpoints.scheduler, ToScheduler)
+    detokenizer: Outbox[TokenBatch] = Outbox(context, config.endpoints.detokenizer)
+    parts = _built(config, frontend)
+    if parts is None:
+        frontend.close(linger=_SECONDS_TO_REPORT)
+        context.destroy()
+        raise SystemExit(1)
+    seconds = {"start the process": entered - config.spawned, **parts.startup_seconds}
+    frontend.send(Ready(_limits(parts), seconds))
+    service = SchedulerService(parts.loop, inbox, detokenizer, frontend)
+    while True:
+        service.turn()

@@ -1,0 +1,217 @@
+"""The API process's side of the engine: requests out, news in, each to whom it concerns.
+
+Owns which requests are running and who waits for what. It implements `phloem.server.frontend`; the
+processes behind the mailboxes are `phloem.server.launch`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import fields
+from functools import partial
+from itertools import count
+from typing import Any
+
+from phloem.scheduler import SamplingParams, checked_new_tokens, checked_prompt
+from phloem.server.frontend import GenerationRequest, ServiceUnavailable
+from phloem.server.ipc import Outbox
+from phloem.server.messages import (
+    Abort,
+    Control,
+    FromScheduler,
+    Generate,
+    Limits,
+    Reply,
+    TextBatch,
+    TextNews,
+    ToScheduler,
+)
+from phloem.server.tokenizer import Tokenizer
+
+
+class RequestStream:
+    """The news of one request; implements `NewsStream`. One task reads it."""
+
+    def __init__(self, abort: Callable[[], None]) -> None:
+        self._abort = abort
+        self._news: deque[TextNews] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: str | None = None
+        self._over = False
+        """Nothing more is read: the last news was, or the stream is closed."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody reads on."""
+        return self._over
+
+    def __aiter__(self) -> AsyncIterator[TextNews]:
+        return self
+
+    async def __anext__(self) -> TextNews:
+        """The next news, as `NewsStream` says."""
+        while not self._news:
+            if self._over:
+                raise StopAsyncIteration
+            if self._failure is not None:
+                raise ServiceUnavailable(self._failure)
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        news = self._news.popleft()
+        self._over = news.finish is not None
+        return news
+
+    def close(self) -> None:
+        """End the request unless it has ended. Idempotent."""
+        if not self._over:
+            self._over = True
+            self._news.clear()
+            self._abort()
+            self._wake()
+
+    def put(self, news: TextNews) -> None:
+        """More news; from the manager."""
+        if not self._over:
+            self._news.append(news)
+            self._wake()
+
+    def fail(self, message: str) -> None:
+        """There will be no more; from the manager."""
+        self._failure = message
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class TokenizerManager:
+    """An engine in other processes; implements `Frontend`. One asyncio loop uses it."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, limits: Limits, scheduler: Outbox[ToScheduler]
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.limits = limits
+        self._scheduler = scheduler
+        self._streams: dict[str, RequestStream] = {}
+        """Until the last news, of closed ones too: till then their ids are in use."""
+        self._replies: dict[int, asyncio.Future[Reply]] = {}
+        self._ids = count()
+        self._failure: str | None = None
+
+    def start(self, request: GenerationRequest) -> RequestStream:
+        """Check a request and send it off, as `Frontend` says."""
+        self._check_alive()
+        rid, params = request.rid, request.params
+        if rid in self._streams:
+            raise ValueError(f"request id {rid!r} is in use: give each request its own")
+        prompt = checked_prompt(request.prompt_ids, self.limits.vocab_size)
+        params.check_vocabulary(self.limits.vocab_size)
+        checked_new_tokens(
+            len(prompt),
+            params,
+            self.limits.context_len,
+            self.limits.capacity,
+            self.limits.max_total_tokens,
+        )
+        message = Generate(
+            rid,
+            prompt.tolist(),
+            _given(params),
+            list(request.namespace),
+            request.skip_special_tokens,
+        )
+        self._scheduler.send(message)
+        stream = self._streams[rid] = RequestStream(partial(self._send_abort, [rid]))
+        return stream
+
+    def abort(self, rid: str | None) -> int:
+        """End one request, or all (None); how many were running."""
+        named = list(self._streams) if rid is None else [rid] if rid in self._streams else []
+        running = [r for r in named if not self._streams[r].closed]
+        if running:
+            self._send_abort(running)
+        return len(running)
+
+    async def ping(self, timeout: float) -> None:
+        """Wait until the scheduler's loop answers, as `Frontend` says."""
+        try:
+            await asyncio.wait_for(self._ask("ping"), timeout)
+        except asyncio.TimeoutError:
+            raise ServiceUnavailable(f"the scheduler did not answer within {timeout:g} s") from None
+
+    async def state(self) -> dict[str, Any]:
+        """The scheduler's state; see `phloem.server.control`."""
+        return await self._ask("state")
+
+    async def flush_cache(self) -> int:
+        """Forget cached prefixes; the tokens freed.
+
+        Raises:
+            ValueError: while requests are running.
+        """
+        freed: int = (await self._ask("flush_cache"))["freed"]
+        return freed
+
+    # From the other processes.
+
+    def take(self, message: FromScheduler | TextBatch) -> None:
+        """Pass on what another process sent."""
+        if isinstance(message, TextBatch):
+            streams = self._streams
+            for news in message.news:
+                rid = news.rid
+                stream = streams.get(rid) if news.finish is None else streams.pop(rid, None)
+                if stream is not None:  # none: the engine has ended, one process after the other
+                    stream.put(news)
+        elif isinstance(message, Reply):
+            waiting = self._replies.pop(message.id, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(message)
+
+    def fail(self, message: str) -> None:
+        """The engine has ended: so does all that runs, with `ServiceUnavailable`."""
+        self._failure = self._failure or message
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.fail(message)
+        replies, self._replies = self._replies, {}
+        for waiting in replies.values():
+            if not waiting.done():
+                waiting.set_exception(ServiceUnavailable(message))
+
+    def _send_abort(self, rids: list[str]) -> None:
+        if self._failure is None:
+            self._scheduler.send(Abort(rids))
+
+    async def _ask(self, action: str) -> dict[str, Any]:
+        self._check_alive()
+        number = next(self._ids)
+        waiting = self._replies[number] = asyncio.get_running_loop().create_future()
+        self._scheduler.send(Control(number, action))
+        try:
+            reply = await waiting
+        finally:
+            self._replies.pop(number, None)
+        if reply.error is not None:
+            raise ValueError(reply.error)
+        return reply.value
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise ServiceUnavailable(self._failure)
+
+
+_DEFAULTS = SamplingParams()
+
+
+def _given(params: SamplingParams) -> dict[str, Any]:
+    """The parameters that are not the default: a short message is a quick one."""
+    values = {field.name: getattr(params, field.name) for field in fields(params)}
+    return {name: value for name, value in values.items() if value != getattr(_DEFAULTS, name)}
