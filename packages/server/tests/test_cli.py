@@ -31,7 +31,7 @@ def test_help_and_version_load_nothing_heavy(argument):
     assert "phloem" in done.stdout.lower()
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "demo", "pull", "doctor"])
+@pytest.mark.parametrize("command", ["generate", "chat", "bench", "demo", "pull", "doctor"])
 def test_every_command_has_help_that_needs_no_torch(command):
     code = (
         "import sys, atexit\n"

@@ -16,6 +16,7 @@ import click
 _COMMANDS = {
     "generate": "Generate text for prompts from arguments, a file or JSONL.",
     "chat": "Chat with a model in the terminal.",
+    "bench": "Measure a running server under load.",
     "demo": "See the engine answer, and its prefix cache at work.",
     "pull": "Fetch a model into the cache.",
     "doctor": "Show what this machine offers to the engine.",

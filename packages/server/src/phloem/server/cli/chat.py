@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from phloem.server.cli.options import engine_options, sampling_options
+from phloem.server.cli.options import engine_options, sampling_options, server_options
 from phloem.server.cli.session import (
     TextEngine,
     failure,
@@ -32,17 +32,19 @@ _DEFAULTS = {"max_new_tokens": 1024, "temperature": 0.2, "top_p": 0.9}
 @click.command("chat")
 @click.option("--system", help="What the model is told before the conversation.")
 @sampling_options
+@server_options
 @engine_options
 @click.pass_context
 def command(
     ctx: click.Context,
     system: str | None,
     sampling_params: dict[str, Any],
+    server: dict[str, Any],
     engine_args: dict[str, Any],
 ) -> None:
     """Chat with a model; /reset starts anew, /quit ends."""
     opening: Messages = [{"role": "system", "content": system}] if system else []
-    with open_engine(ctx, engine_args) as engine:
+    with open_engine(ctx, engine_args, server) as engine:
         converse(engine, opening, {**_DEFAULTS, **sampling_params})
 
 

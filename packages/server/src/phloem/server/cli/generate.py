@@ -19,6 +19,7 @@ from phloem.server.cli.options import (
     check_sampling,
     engine_options,
     sampling_options,
+    server_options,
     usage_errors,
 )
 from phloem.server.cli.session import (
@@ -75,6 +76,7 @@ class Job:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print results as JSON lines.")
 @sampling_options
+@server_options
 @engine_options
 @click.pass_context
 def command(
@@ -85,6 +87,7 @@ def command(
     output: IO[str],
     as_json: bool,
     sampling_params: dict[str, Any],
+    server: dict[str, Any],
     engine_args: dict[str, Any],
 ) -> None:
     """Generate text for PROMPTS, the lines of a file, or JSONL.
@@ -98,7 +101,7 @@ def command(
         raise click.UsageError("there is no prompt: give PROMPTS, --file or --jsonl")
     as_json = as_json or jsonl_file is not None
     streams = len(jobs) == 1 and not as_json and output.name == "-"
-    with open_engine(ctx, engine_args) as engine:
+    with open_engine(ctx, engine_args, server) as engine:
         if streams:
             _stream(engine, jobs[0])
         else:

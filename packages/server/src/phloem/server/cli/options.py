@@ -103,6 +103,34 @@ def sampling_options(command: Command) -> Command:
     return typing.cast(Command, wrapper)
 
 
+_SERVER = (
+    click.option(
+        "--base-url",
+        metavar="URL",
+        help="Ask the server there, Phloem's or any with the OpenAI API, and start no engine.",
+    ),
+    click.option(
+        "--api-key", envvar="OPENAI_API_KEY", help="For a server that wants one.  [OPENAI_API_KEY]"
+    ),
+)
+
+
+def server_options(command: Command) -> Command:
+    """Add the options that name a running server; the command gets them as the dict `server`.
+
+    It is empty unless there is a `base_url`.
+    """
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, base_url: str | None, api_key: str | None, **kwargs: Any) -> Any:
+        server = {} if base_url is None else {"base_url": base_url, "api_key": api_key}
+        return command(*args, **kwargs, server=server)
+
+    for option in reversed(_SERVER):
+        wrapper = option(wrapper)
+    return typing.cast(Command, wrapper)
+
+
 def check_sampling(params: dict[str, Any]) -> None:
     """Refuse sampling parameters before an engine is started for them.
 

@@ -67,11 +67,36 @@ def status_console() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def open_engine(ctx: click.Context, engine_args: Mapping[str, Any]) -> TextEngine:
-    """Start an engine with the options given, or end the command with what is wrong with them."""
+def open_engine(
+    ctx: click.Context, engine_args: Mapping[str, Any], server: Mapping[str, Any]
+) -> TextEngine:
+    """Start an engine, or reach the server that `server` names, if any, in its place.
+
+    Options that are wrong end the command with what is wrong with them.
+    """
     factory: EngineFactory = ctx.obj or start_engine
     with usage_errors():
-        return factory(**engine_args)
+        return reach_server(**server, **engine_args) if server else factory(**engine_args)
+
+
+def reach_server(
+    base_url: str, *, api_key: str | None = None, model: str | None = None, **engine_args: Any
+) -> TextEngine:
+    """A running server as an engine.
+
+    Raises:
+        ValueError: when it does not answer, and for options that only an engine has.
+    """
+    if engine_args:
+        option = "--" + next(iter(engine_args)).replace("_", "-")
+        raise ValueError(
+            f"{option} is for an engine that is started here, and the one at {base_url} runs "
+            f"already: leave out {option}, or leave out --base-url"
+        )
+    # Imported here: an engine of our own needs no HTTP client.
+    from phloem.server.cli.remote import RemoteEngine
+
+    return RemoteEngine(base_url, model=model, api_key=api_key)
 
 
 def start_engine(**engine_args: Any) -> TextEngine:
@@ -135,14 +160,15 @@ def write_out(text: str) -> None:
 
 
 def figures(meta: Mapping[str, Any]) -> str:
-    """One line on how an answer came about."""
+    """One line on how an answer came about, of what is known; a server may not tell everything."""
     timings, tokens = meta["timings"], meta["completion_tokens"]
-    parts = [f"{tokens} tokens"]
-    if timings.get("decode") and tokens > 1:
+    parts = [] if tokens is None else [f"{tokens} tokens"]
+    if timings.get("decode") and tokens is not None and tokens > 1:
         parts.append(f"{(tokens - 1) / timings['decode']:.1f} tokens/s")
     if timings.get("ttft") is not None:
         parts.append(f"first token after {timings['ttft']:.2f} s")
-    parts.append(f"{meta['cached_tokens']} of {meta['prompt_tokens']} prompt tokens cached")
+    if meta["cached_tokens"] is not None:
+        parts.append(f"{meta['cached_tokens']} of {meta['prompt_tokens']} prompt tokens cached")
     return ", ".join(parts)
 
 
