@@ -17,6 +17,7 @@ _COMMANDS = {
     "generate": "Generate text for prompts from arguments, a file or JSONL.",
     "chat": "Chat with a model in the terminal.",
     "bench": "Measure a running server under load.",
+    "serve": "Serve a model over HTTP, with the OpenAI API.",
     "demo": "See the engine answer, and its prefix cache at work.",
     "pull": "Fetch a model into the cache.",
     "doctor": "Show what this machine offers to the engine.",

@@ -45,22 +45,49 @@ def dataclass_options(cls: type, argument: str) -> Callable[[Command], Command]:
     return decorate
 
 
+class GroupedOption(click.Option):
+    """An option that help lists under a heading."""
+
+    def __init__(self, *args: Any, group: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command with more options than one list can show: help has a list for each group."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups in order of their first options, those without a group at the end."""
+        groups: dict[str | None, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                group = param.group if isinstance(param, GroupedOption) else None
+                groups.setdefault(group, []).append(record)
+        others = groups.pop(None, [])
+        for group, records in groups.items():
+            with formatter.section(f"{group} options"):
+                formatter.write_dl(records)
+        with formatter.section("Other options"):
+            formatter.write_dl(others)
+
+
 def _option(field: Field[Any], hint: Any) -> Callable[[Any], Any]:
     flag = "--" + field.name.replace("_", "-")
+    make = functools.partial(
+        click.option, cls=GroupedOption, group=field.metadata.get("group"), default=None
+    )
     text = field.metadata.get("help", "")
     kind = _kind_of(field.name, hint)
     if kind is bool and field.default is False:
-        return click.option(flag, field.name, is_flag=True, default=None, help=text)
+        return make(flag, field.name, is_flag=True, help=text)
     if kind is bool:
-        both = f"{flag}/--no-{flag[2:]}"
-        return click.option(both, field.name, is_flag=True, default=None, help=text)
+        return make(f"{flag}/--no-{flag[2:]}", field.name, is_flag=True, help=text)
     choices = field.metadata.get("choices")
     if field.default is not None:
         text = f"{text}  [default: {field.default}]"
     # No default is passed on: the dataclass has it, and the command learns what was given.
-    return click.option(
-        flag, field.name, type=click.Choice(choices) if choices else kind, default=None, help=text
-    )
+    return make(flag, field.name, type=click.Choice(choices) if choices else kind, help=text)
 
 
 def _kind_of(name: str, hint: Any) -> type:

@@ -1,0 +1,46 @@
+"""`phloem serve`: the OpenAI API over an engine, until Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from phloem.server.cli.options import (
+    GroupedCommand,
+    dataclass_options,
+    engine_options,
+    usage_errors,
+)
+from phloem.server.cli.session import model_progress, status_console
+from phloem.server.config import ServerArgs
+from phloem.server.http_config import HttpArgs
+
+
+@click.command("serve", cls=GroupedCommand)
+@engine_options
+@dataclass_options(HttpArgs, "http_args")
+@click.pass_context
+def command(ctx: click.Context, engine_args: dict[str, Any], http_args: dict[str, Any]) -> None:
+    """Serve a model over HTTP, with the OpenAI API.
+
+    Ctrl-C lets running requests finish for a moment, then ends; a second one ends at once.
+    """
+    console = status_console()
+    with usage_errors():
+        args, http = ServerArgs(**engine_args), HttpArgs(**http_args)
+        # Imported here: help and bad options need not wait for it.
+        from phloem.server.launch import StartupError
+        from phloem.server.located_model import locate_model
+        from phloem.server.serve import serve
+        from phloem.server.startup import Laps
+
+        laps = Laps()
+        with model_progress(console) as progress:
+            model = locate_model(args, progress)
+        laps.lap("find the model")
+        try:
+            status = serve(model, http, lambda line: console.print(line, markup=False), laps)
+        except StartupError as error:
+            raise click.ClickException(str(error)) from error
+    ctx.exit(status)

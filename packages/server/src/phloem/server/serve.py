@@ -1,0 +1,173 @@
+"""The server: the HTTP API over an engine in processes of its own, until it is told to end.
+
+Owns the main process: the port, the signals, the order of a start and of an end. A first Ctrl-C or
+SIGTERM lets running requests go on for a moment, then aborts them; a second one waits for nothing.
+If a process of the engine dies, everything ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import uvicorn
+
+from phloem.server.children import log_to_stderr
+from phloem.server.http import create_app
+from phloem.server.http_config import HttpArgs
+from phloem.server.launch import RunningEngine, StartupError, launched
+from phloem.server.located_model import LocatedModel
+from phloem.server.startup import Laps, breakdown
+
+SERVING = "Phloem serves"
+"""How the line begins that ends with the server's address."""
+
+_SECONDS_TO_FINISH = 2.0
+"""For running requests, after the first signal."""
+_SECONDS_TO_CLOSE = 5.0
+"""For all connections, after the first signal."""
+_BACKLOG = 2048
+
+Say = Callable[[str], None]
+"""Shows a line to the user."""
+
+
+def serve(model: LocatedModel, http: HttpArgs, say: Say, laps: Laps) -> int:
+    """Serve until a signal or a dead process ends it; returns the exit status.
+
+    `laps` has measured the start so far; the whole of it is said when the server is ready.
+
+    Raises:
+        ValueError: the options do not fit the model or the machine.
+        StartupError: the engine could not be started, or the port is not to be had.
+    """
+    log_to_stderr(http.log_level)
+    with _bound_socket(http) as listener, _new_loop() as loop:
+        return loop.run_until_complete(_Serving(model, http, listener, say, laps).run())
+
+
+class _Serving:
+    """One run of the server, and what a signal does to it at each stage."""
+
+    def __init__(
+        self, model: LocatedModel, http: HttpArgs, listener: socket.socket, say: Say, laps: Laps
+    ) -> None:
+        self._model = model
+        self._http = http
+        self._listener = listener
+        self._say = say
+        self._laps = laps
+        self._name = http.served_model_name or model.name
+        self._on_signal: Callable[[], object] = lambda: None
+
+    async def run(self) -> int:
+        """Start, serve, end; returns the exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: self._on_signal())
+        task = loop.create_task(self._serve())
+        self._on_signal = task.cancel
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return 0  # a signal during the start
+
+    async def _serve(self) -> int:
+        async with launched(self._model, self._http.log_level) as engine:
+            server = self._server(engine)
+            engine.died.add_done_callback(lambda _: _let_end(server))
+            self._on_signal = lambda: self._end_soon(server, engine)
+            # From here on a client that comes waits; before, it was refused.
+            self._listener.listen(_BACKLOG)
+            self._tell_ready(engine)
+            await server.serve(sockets=[self._listener])
+            return 1 if engine.died.done() else 0
+
+    def _server(self, engine: RunningEngine) -> uvicorn.Server:
+        app = create_app(
+            engine.manager, served_model_name=self._name, options=asdict(self._model.args)
+        )
+        verbose = self._http.log_level == "debug"
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="debug" if verbose else "warning",
+            access_log=verbose,
+            ws="none",
+            timeout_graceful_shutdown=int(_SECONDS_TO_CLOSE),
+        )
+        return _Uvicorn(config)
+
+    def _end_soon(self, server: uvicorn.Server, engine: RunningEngine) -> None:
+        if server.should_exit:
+            server.force_exit = True
+            return
+        _let_end(server)
+        asyncio.get_running_loop().call_later(_SECONDS_TO_FINISH, engine.manager.abort, None)
+
+    def _tell_ready(self, engine: RunningEngine) -> None:
+        self._laps.lap("start the engine")
+        total = sum(self._laps.seconds.values())
+        self._say(
+            f"ready after {total:.2f} s: {breakdown(self._laps.seconds)} "
+            f"({breakdown(engine.startup_seconds)})"
+        )
+        host, port = self._http.host, self._listener.getsockname()[1]
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._say(f"{SERVING} {self._name} at http://{address}")
+
+
+class _Uvicorn(uvicorn.Server):
+    """Without its own signal handlers, which would raise the signal again at the end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals as they are."""
+        yield
+
+
+def _let_end(server: uvicorn.Server) -> None:
+    server.should_exit = True
+
+
+@contextmanager
+def _bound_socket(http: HttpArgs) -> Iterator[socket.socket]:
+    """A socket at the address of `http`, not listening yet.
+
+    Raises:
+        StartupError: the address is not to be had.
+    """
+    family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((http.host, http.port))
+        except OSError as error:
+            raise StartupError(
+                f"cannot listen on {http.host} port {http.port} ({os.strerror(error.errno or 0)}): "
+                "choose another --host or --port"
+            ) from error
+        yield bound
+
+
+@contextmanager
+def _new_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop, of uvloop where that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        loop = asyncio.new_event_loop()
+    else:
+        loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        yield loop
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
