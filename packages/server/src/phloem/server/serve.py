@@ -17,15 +17,13 @@ from dataclasses import asdict
 
 import uvicorn
 
+from phloem.server.background import SERVING
 from phloem.server.children import log_to_stderr
 from phloem.server.http import create_app
 from phloem.server.http_config import HttpArgs
 from phloem.server.launch import RunningEngine, StartupError, launched
 from phloem.server.located_model import LocatedModel
 from phloem.server.startup import Laps, breakdown
-
-SERVING = "Phloem serves"
-"""How the line begins that ends with the server's address."""
 
 _SECONDS_TO_FINISH = 2.0
 """For running requests, after the first signal."""

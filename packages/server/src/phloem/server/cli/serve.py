@@ -15,6 +15,7 @@ from phloem.server.cli.options import (
 from phloem.server.cli.session import model_progress, status_console
 from phloem.server.config import ServerArgs
 from phloem.server.http_config import HttpArgs
+from phloem.server.startup import Laps
 
 
 @click.command("serve", cls=GroupedCommand)
@@ -26,16 +27,15 @@ def command(ctx: click.Context, engine_args: dict[str, Any], http_args: dict[str
 
     Ctrl-C lets running requests finish for a moment, then ends; a second one ends at once.
     """
-    console = status_console()
+    console, laps = status_console(), Laps()
     with usage_errors():
         args, http = ServerArgs(**engine_args), HttpArgs(**http_args)
         # Imported here: help and bad options need not wait for it.
         from phloem.server.launch import StartupError
         from phloem.server.located_model import locate_model
         from phloem.server.serve import serve
-        from phloem.server.startup import Laps
 
-        laps = Laps()
+        laps.lap("import the server")
         with model_progress(console) as progress:
             model = locate_model(args, progress)
         laps.lap("find the model")
