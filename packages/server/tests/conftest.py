@@ -145,6 +145,11 @@ class FakeEngine:
         )
 
 
+@pytest.fixture
+def fake_engine():
+    return FakeEngine
+
+
 @dataclass
 class Outcome:
     code: int

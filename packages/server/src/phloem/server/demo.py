@@ -1,71 +1,129 @@
-"""The engine in two questions: an answer that streams, and one that finds its prefix in the cache.
+"""The server in two questions: an answer that streams, and one that finds its prefix in the cache.
 
-Owns what is asked and what must come of it. Fetching, starting and showing are shared with the
-other commands.
+Owns what is asked and what must come of it. The server is that of `phloem serve`, in this process;
+the questions go to it over HTTP, as anybody's would.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
 
-from phloem.server.cli.chat import Messages, converse
+from phloem.model_runner.sources import KNOWN_MODELS, pull_model
+from phloem.server.cli.chat import Messages
+from phloem.server.cli.remote import RemoteEngine
 from phloem.server.cli.session import (
-    EngineFactory,
     TextEngine,
     failure,
     figures,
     model_progress,
     show_answer,
-    start_engine,
     write_out,
 )
+from phloem.server.config import ServerArgs
+from phloem.server.http_config import HttpArgs
+from phloem.server.launch import StartupError
+from phloem.server.located_model import LocatedModel, locate_model
+from phloem.server.serve import SERVING, serve
+from phloem.server.startup import Laps
 
-MODEL = "smollm2"
 QUESTIONS = ("What is the capital of France?", "What is it famous for?")
 
 _OPENING: Messages = [{"role": "system", "content": "You are a helpful assistant."}]
 _GREEDY = {"temperature": 0.0, "max_new_tokens": 96}
 
 
-def run_demo(console: Console, factory: EngineFactory | None = None, *, once: bool) -> list[str]:
-    """Run the demo, then chat until the input ends unless `once`; return what went wrong.
+def run_demo(console: Console, *, model: str, port: int, once: bool) -> list[str]:
+    """Serve, ask, and go on serving until Ctrl-C unless `once`; return what went wrong.
 
-    `factory` makes the engine in place of our own, whose model is fetched first.
+    A known model is fetched first, if it is not here. `port` 0 is any that is free.
     """
-    if factory is None:
-        problem = _fetch_model(console)
-        if problem:
-            return [problem]
     try:
-        with (factory or start_engine)(model=MODEL) as engine:
-            history, problems = _two_questions(engine, console)
-            if not problems and not once:
-                console.print("\nNow it is your turn.", style="bold")
-                converse(engine, _OPENING, _GREEDY, history)
-    except (ValueError, RuntimeError, OSError) as error:
-        return [f"the engine failed: {error}"]
+        laps = Laps()
+        located = _model_here(console, model)
+        laps.lap("find the model")
+        asking = _Asking(console, once)
+        status = serve(located, HttpArgs(port=port, log_level="warning"), asking.hear, laps)
+    except (ValueError, StartupError) as error:
+        return [str(error)]
+    problems = asking.outcome()
+    if status:
+        problems.append(f"the server ended with exit status {status}")
     return problems
 
 
-def _fetch_model(console: Console) -> str:
-    """Get the default model if it is not here; return what went wrong, if anything did."""
-    # Imported here: torch comes with it.
-    from phloem.model_runner.sources import pull_model
-
-    try:
-        with model_progress(console) as progress:
-            progress(f"getting {MODEL}", 0, 0)
-            folder = pull_model(MODEL, progress=progress)
-    except ValueError as error:
-        return str(error)
-    console.print(f"{MODEL}: {folder.source}", style="dim", markup=False)
-    return ""
+def _model_here(console: Console, model: str) -> LocatedModel:
+    with model_progress(console) as progress:
+        progress(f"getting {model}", 0, 0)
+        if model in KNOWN_MODELS:
+            folder = pull_model(model, progress=progress)
+            console.print(f"{model}: {folder.source}", style="dim", markup=False)
+        return locate_model(ServerArgs(model=model), progress)
 
 
-def _two_questions(engine: TextEngine, console: Console) -> tuple[Messages, list[str]]:
+class _Asking:
+    """Asks once the server is ready, in a thread of its own: the server has the main one."""
+
+    def __init__(self, console: Console, once: bool) -> None:
+        self._console = console
+        self._once = once
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._problems: list[str] = []
+
+    def hear(self, line: str) -> None:
+        """What the server says; when it says its address, the questions begin."""
+        self._console.print(line, style="dim", markup=False)
+        if line.startswith(SERVING):
+            url = line.rpartition(" ")[2]
+            self._loop = asyncio.get_running_loop()
+            self._thread = threading.Thread(target=self._ask, args=(url,), name="phloem-demo")
+            self._thread.start()
+
+    def outcome(self) -> list[str]:
+        """What went wrong, after the server has ended."""
+        if self._thread is None:
+            return ["the server ended before it was ready"]
+        self._thread.join()
+        return self._problems
+
+    def _ask(self, url: str) -> None:
+        try:
+            with RemoteEngine(url) as engine:
+                self._problems = ask_questions(engine, self._console)
+                if not self._problems and not self._once:
+                    self._console.print(_how_to_reach(url, engine.model), markup=False)
+        except Exception as error:  # in a thread nobody else would hear of it
+            self._problems = [f"the questions could not be asked: {error}"]
+        if self._problems or self._once:
+            self._end_server()
+
+    def _end_server(self) -> None:
+        """As Ctrl-C would; in the server's loop, since nothing else may catch the signal."""
+        assert self._loop is not None, "questions are asked when the server has told its address"
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended already
+            self._loop.call_soon_threadsafe(signal.raise_signal, signal.SIGINT)
+
+
+def _how_to_reach(url: str, model: str) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": "Tell me a joke."}]}
+    return (
+        f"\nThe server goes on until Ctrl-C. Ask it yourself:\n\n"
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        f"    -d '{json.dumps(body)}'\n\n"
+        f"  phloem chat --base-url {url}\n"
+    )
+
+
+def ask_questions(engine: TextEngine, console: Console) -> list[str]:
+    """Ask both questions in one conversation and show what comes; return what went wrong."""
     history = list(_OPENING)
     metas: list[Mapping[str, Any]] = []
     for question in QUESTIONS:
@@ -74,25 +132,24 @@ def _two_questions(engine: TextEngine, console: Console) -> tuple[Messages, list
         text, meta = show_answer(engine.chat(history, _GREEDY, stream=True), write_out)
         write_out("\n")
         console.print(figures(meta), style="dim")
+        if failure(meta):
+            return [failure(meta)]
         history.append({"role": "assistant", "content": text})
         metas.append(meta)
     cached, tokens = metas[1]["cached_tokens"], metas[1]["prompt_tokens"]
     console.print(
-        f"\nThe second prompt begins with the first and its answer: {cached} of its {tokens} "
+        f"\nThe second prompt begins with the first and its answer: {cached or 0} of its {tokens} "
         "tokens came from the prefix cache.",
         style="green",
     )
-    return history, list(_problems(history, metas))
+    return list(_problems(history, cached))
 
 
-def _problems(history: Messages, metas: list[Mapping[str, Any]]) -> Iterator[str]:
+def _problems(history: Messages, cached: int | None) -> Iterator[str]:
     first, second = (m["content"] for m in history if m["role"] == "assistant")
     if "Paris" not in first:
         yield f"the answer to {QUESTIONS[0]!r} does not say Paris: {first!r}"
     if not second.strip():
         yield f"there is no answer to {QUESTIONS[1]!r}"
-    if metas[1]["cached_tokens"] <= 0:
+    if not cached:
         yield "the second prompt found nothing in the prefix cache"
-    for meta in metas:
-        if failure(meta):
-            yield failure(meta)

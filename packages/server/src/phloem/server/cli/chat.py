@@ -48,22 +48,14 @@ def command(
         converse(engine, opening, {**_DEFAULTS, **sampling_params})
 
 
-def converse(
-    engine: TextEngine,
-    opening: Messages,
-    sampling_params: dict[str, Any],
-    history: Messages | None = None,
-) -> None:
-    """Answer questions until the input ends.
-
-    `/reset` goes back to `opening`; `history` is what was said before, `opening` included.
-    """
+def converse(engine: TextEngine, opening: Messages, sampling_params: dict[str, Any]) -> None:
+    """Answer questions until the input ends; `/reset` goes back to `opening`."""
     interactive = sys.stdin.isatty()
     console = status_console()
     if interactive:
         _enable_line_editing()
         console.print("/reset starts anew, /quit or Ctrl-D ends", style="dim")
-    messages = list(opening if history is None else history)
+    messages = list(opening)
     while True:
         try:
             question = input("\n> " if interactive else "").strip()
