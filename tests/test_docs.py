@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from phloem.server import ServerArgs
+from phloem.server.background import running_server
+
 ROOT = Path(__file__).parents[1]
 
 
-def snippet(readme):
-    (code,) = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
-    return code
+def snippets(page, language="python"):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_readme_says_paris(smollm2, capsys):
-    exec(snippet(ROOT / "README.md"), {})
+@pytest.fixture(scope="module")
+def server(smollm2):
+    """The server that the README starts, on a free port."""
+    with running_server(ServerArgs(model="smollm2")) as running:
+        yield running
+
+
+def test_the_readme_asks_by_curl(server):
+    (command,) = snippets(ROOT / "README.md", "bash")
+    command = command.replace("http://127.0.0.1:30000", server.url)
+    answer = json.loads(subprocess.run(["bash", "-c", command], capture_output=True).stdout)
+    assert "Paris" in answer["choices"][0]["message"]["content"]
+
+
+def test_the_readme_asks_by_the_openai_client(server, capsys):
+    code, _ = snippets(ROOT / "README.md")
+    exec(code.replace("http://127.0.0.1:30000", server.url), {})
+    assert "Paris" in capsys.readouterr().out
+
+
+def test_the_readme_asks_the_engine(smollm2, capsys):
+    _, code = snippets(ROOT / "README.md")
+    exec(code, {})
     assert "Paris" in capsys.readouterr().out
 
 
 def test_the_server_readme_runs(smollm2, capsys):
-    exec(snippet(ROOT / "packages/server/README.md"), {})
+    (code,) = snippets(ROOT / "packages/server/README.md")
+    exec(code, {})
     assert "Paris" in capsys.readouterr().out
 
 
