@@ -22,7 +22,7 @@ import msgspec
 from phloem.server.config import ServerArgs
 from phloem.server.ipc import Endpoints
 
-_SECONDS_TO_END = 5.0
+_SECONDS_TO_END = 2.0
 
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 """Unless the user's says otherwise. By default the threads of a computation wait for each other by

@@ -73,8 +73,9 @@ class Inbox(Generic[Message]):
         # The descriptor tells of news, not of what is still unread: so everything is read, and once
         # right now.
         def read() -> None:
-            for message in self.take():
-                take(message)
+            if not self._socket.closed:  # what was scheduled runs even after `close`
+                for message in self.take():
+                    take(message)
 
         loop.add_reader(self._socket.fileno(), read)
         loop.call_soon(read)

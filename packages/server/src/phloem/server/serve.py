@@ -34,6 +34,8 @@ _BACKLOG = 2048
 Say = Callable[[str], None]
 """Shows a line to the user."""
 
+__all__ = ["SERVING", "Say", "serve"]
+
 
 def serve(model: LocatedModel, http: HttpArgs, say: Say, laps: Laps) -> int:
     """Serve until a signal or a dead process ends it; returns the exit status.
