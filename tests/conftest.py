@@ -261,3 +261,22 @@ def serve():
             return stack.enter_context(served(frontend, **(app_options or {})))
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def phloem_serve():
+    """As `serve`, but each server is `phloem serve` in processes of its own."""
+    from contextlib import ExitStack
+
+    from phloem.server.background import running_server
+    from phloem.server.config import ServerArgs
+    from phloem.server.http_config import HttpArgs
+
+    with ExitStack() as stack:
+
+        def make(model, **engine_options):
+            args = ServerArgs(model=str(model), **engine_options)
+            http = HttpArgs(port=0, served_model_name="tiny")
+            return HttpServer(stack.enter_context(running_server(args, http)).url)
+
+        yield make

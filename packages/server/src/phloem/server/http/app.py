@@ -12,7 +12,6 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phloem.server.frontend import Frontend
 from phloem.server.http.body import checked, read_json
@@ -37,6 +36,7 @@ from phloem.server.http.protocol import (
     CompletionRequest,
     GenerateRequest,
 )
+from phloem.server.http.surround import Surround
 from phloem.server.jobs import only
 
 MAX_BODY_BYTES = 64 << 20
@@ -64,7 +64,7 @@ def create_app(
     app = FastAPI(title="Phloem", version=_version())
     metrics = Metrics()
     install_handlers(app)
-    app.add_middleware(_CountResponses, metrics=metrics)
+    app.add_middleware(Surround, metrics=metrics)
     info = {"version": _version(), "options": dict(options or {})}
     app.include_router(
         operation_router(frontend, metrics, served_model_name, info, health_timeout, max_body_bytes)
@@ -111,29 +111,6 @@ def _add_generation(
         skip = given.skip_special_tokens is not False
         requests = [to_request(job, job.rid, skip) for job in jobs]
         return answer(Prepared(requests, NativeForm(jobs, single), bool(given.stream)))
-
-
-class _CountResponses:
-    """Counts what is answered, by endpoint and status."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def counting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                # Only known paths: anybody can ask for any number of others.
-                route = scope.get("route")
-                endpoint = "other" if route is None else route.path
-                self._metrics.count_response(endpoint, message["status"])
-            await send(message)
-
-        await self._app(scope, receive, counting)
 
 
 def _version() -> str:

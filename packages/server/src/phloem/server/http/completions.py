@@ -80,7 +80,7 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str | Sequence[Any]) -> list[list[i
     """
     if isinstance(prompt, str):
         return [tokenizer.encode(prompt)]
-    if all(isinstance(text, str) for text in prompt):
+    if prompt and all(isinstance(text, str) for text in prompt):
         return [tokenizer.encode(text) for text in prompt]
     return token_lists(prompt, "prompt")
 

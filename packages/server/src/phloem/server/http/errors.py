@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from phloem.scheduler import ContextLengthError
+from phloem.scheduler import ContextLengthError, SamplingParams
 from phloem.server.frontend import ServiceUnavailable
 from phloem.server.messages import Finish
 
@@ -27,7 +28,15 @@ logger = logging.getLogger(__name__)
 ABORTED = 499
 """Somebody ended the request; not a 5xx, which clients would answer by trying again."""
 
-_FIRST_WORD = re.compile(r"[a-z_]+(?=[ .:\[])")
+_LONGEST_MESSAGE = 1000
+"""Characters; a sentence may quote what a client sent, which may be long."""
+_FIRST_WORD = re.compile(r"[a-z_]+")
+_PARAMETERS = frozenset(field.name for field in fields(SamplingParams)) | {
+    "n",
+    "max_tokens",
+    "min_tokens",
+    "logprobs",
+}
 
 
 class ApiError(Exception):
@@ -36,7 +45,7 @@ class ApiError(Exception):
     def __init__(
         self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(message[:_LONGEST_MESSAGE])
         self.status = status
         self.param = param
         self.code = code
@@ -69,19 +78,20 @@ def json_response(content: Any, status: int = 200) -> Response:
 def refusing(param: str | None = None, names: Mapping[str, str] | None = None) -> Iterator[None]:
     """Within it, what the engine refuses is the client's mistake: a 400 with the same sentence.
 
-    `names` says what the API calls the engine's parameters. Without `param` it is the sentence's
-    first word, where the engine's checks put the name of what is wrong.
+    `names` says what the API calls the engine's parameters. The error's `param` is the sentence's
+    first word, where the engine's checks put the name of what is wrong, or else `param`.
     """
     try:
         yield
     except ContextLengthError as error:
-        raise ApiError(str(error), code="context_length_exceeded") from error
-    except (ValueError, TypeError, OverflowError) as error:
+        raise ApiError(str(error), param=param, code="context_length_exceeded") from error
+    except (ValueError, OverflowError) as error:
         message = str(error)
         for engine_name, api_name in (names or {}).items():
             message = re.sub(rf"\b{engine_name}\b", api_name, message)
         word = _FIRST_WORD.match(message)
-        raise ApiError(message, param=param or (word[0] if word else None)) from error
+        named = word[0] if word and word[0] in _PARAMETERS else param
+        raise ApiError(message, param=named) from error
 
 
 def as_api_error(error: Exception) -> ApiError:
@@ -107,8 +117,11 @@ def raise_if_failed(finish: Finish | None) -> None:
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Give every error of the app this shape, those of the framework too."""
-    for kind in (ApiError, ServiceUnavailable, Exception):
+    """Give every error this shape, those of the framework too.
+
+    What nobody foresaw is left to `phloem.server.http.surround`.
+    """
+    for kind in (ApiError, ServiceUnavailable):
         app.add_exception_handler(kind, _answer)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(RequestValidationError, _validation_error)

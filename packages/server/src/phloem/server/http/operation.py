@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -58,7 +59,7 @@ def operation_router(
     async def server_info() -> Response:
         """Version, limits, options and what the scheduler is doing."""
         limits = msgspec.structs.asdict(frontend.limits)
-        state = await frontend.state()
+        state = await _state(frontend, health_timeout)
         return json_response({"model": model, "limits": limits, "state": state, **info})
 
     @router.post("/flush_cache")
@@ -79,12 +80,19 @@ def operation_router(
     async def read_metrics() -> Response:
         """Prometheus's text; the counters also where the scheduler is gone."""
         try:
-            state = await frontend.state()
+            state = await _state(frontend, health_timeout)
         except ServiceUnavailable:
             state = {}
         return Response(metrics.exposition(state), media_type=CONTENT_TYPE_LATEST)
 
     return router
+
+
+async def _state(frontend: Frontend, timeout: float) -> dict[str, Any]:
+    try:
+        return await asyncio.wait_for(frontend.state(), timeout)
+    except asyncio.TimeoutError:
+        raise ServiceUnavailable(f"the scheduler did not answer within {timeout:g} s") from None
 
 
 def check_model(asked: str | None, served: str) -> None:

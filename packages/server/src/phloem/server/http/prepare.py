@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from phloem.server.frontend import Frontend, GenerationRequest
 from phloem.server.http.chat import ChatForm, plain_messages
-from phloem.server.http.completions import Choice, CompletionForm, prompt_ids
+from phloem.server.http.completions import Choice, CompletionForm, prompt_ids, token_lists
 from phloem.server.http.errors import ApiError, refusing
 from phloem.server.http.generation import Form
 from phloem.server.http.logprobs import CompletionLogprobs, TokenNames
@@ -129,16 +129,25 @@ async def generate_jobs(frontend: Frontend, request: GenerateRequest) -> tuple[l
         ApiError: it cannot be served.
     """
     text = request.text
-    with refusing():
-        jobs, single = await _apart(
-            _size(text),
-            make_jobs,
-            frontend.tokenizer,
-            text,
-            request.sampling_params,
-            request.input_ids,
-            _namespace(request),
-        )
+    if request.input_ids is not None:
+        token_lists(request.input_ids, "input_ids")
+    try:
+        with refusing():
+            jobs, single = await _apart(
+                _size(text),
+                make_jobs,
+                frontend.tokenizer,
+                text,
+                request.sampling_params,
+                request.input_ids,
+                _namespace(request),
+            )
+    except TypeError as error:
+        raise ApiError(
+            f"sampling_params has a value of the wrong type ({error})", param="sampling_params"
+        ) from error
+    if not jobs:
+        raise ApiError("text is empty: give at least one", param="text")
     _check_count(len(jobs), 1)
     if request.rid is None:
         return jobs, single

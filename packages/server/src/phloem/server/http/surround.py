@@ -1,0 +1,49 @@
+"""What surrounds every request: it is counted, and whatever happens in it is answered.
+
+The outermost layer that is ours, as plain ASGI: Starlette's own would add a task to each response.
+"""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from phloem.server.http.errors import ABORTED, as_api_error
+from phloem.server.http.metrics import Metrics
+
+
+class Surround:
+    """Middleware around the whole app."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, as an ASGI app."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status: int | None = None
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception as error:
+            if status is not None:
+                # Too late to say so: the connection is cut, which tells the client.
+                raise
+            await as_api_error(error).response()(scope, receive, noting)
+        finally:
+            # Without an answer: the client had left.
+            self._metrics.count_response(_endpoint(scope), status or ABORTED)
+
+
+def _endpoint(scope: Scope) -> str:
+    """The route's path; one name for all others, since anybody can ask for any number of them."""
+    route = scope.get("route")
+    return "other" if route is None else route.path
