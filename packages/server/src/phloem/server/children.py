@@ -124,6 +124,11 @@ class Child:
         """Its process id."""
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._watcher.is_alive()
+
     def end(self) -> None:
         """Let it end, without waiting for it."""
         self._ending = True
@@ -133,7 +138,7 @@ class Child:
     def join(self, timeout: float = _SECONDS_TO_END) -> None:
         """Wait until it has ended; it is killed if that takes longer than `timeout` seconds."""
         self._watcher.join(timeout)
-        if self._watcher.is_alive():
+        if self.running:
             self._process.kill()
             self._watcher.join()
 

@@ -1,0 +1,93 @@
+"""A child by itself; what it does here is to wait for its end."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from phloem.server.children import Child, ChildConfig, main_of
+from phloem.server.config import ServerArgs
+from phloem.server.ipc import private_endpoints
+
+MODULE = "waiting_child"
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts children that run the given code once they are one."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    started = []
+    with private_endpoints() as endpoints:
+
+        def start(code, died=lambda sentence: None):
+            (tmp_path / f"{MODULE}.py").write_text(
+                "import os, signal, sys, threading\n"
+                "from pathlib import Path\n"
+                "from phloem.server.children import enter_child\n"
+                f"def main():\n    config = enter_child('test')\n    {code}\n"
+            )
+            config = ChildConfig(ServerArgs(page_size=2), "x", endpoints, "info", time.monotonic())
+            started.append(Child("test", MODULE, config, died))
+            return started[-1], Path(endpoints.folder)
+
+        yield start
+        for child in started:
+            child.end()
+            child.join()
+
+
+class Deaths(list):
+    def __init__(self):
+        self.heard = threading.Event()
+
+    def __call__(self, sentence):
+        self.append(sentence)
+        self.heard.set()
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("sys.exit(3)", "exit status 3"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "signal 9, SIGKILL"),
+        ("sys.exit(config.args.page_size)", "exit status 2"),
+        ("os.kill(os.getpid(), signal.SIGINT); sys.exit(4)", "exit status 4"),
+    ],
+)
+def test_its_death_is_told_with_the_cause(start, code, cause):
+    deaths = Deaths()
+    start(code, deaths)
+    assert deaths.heard.wait(30)
+    assert deaths == [f"the test process died ({cause})"]
+
+
+def test_it_ends_when_its_input_does_and_nobody_is_told(start):
+    deaths = Deaths()
+    child, folder = start("threading.Event().wait()", deaths)
+    child.end()
+    child.join(30)
+    assert deaths == []
+    assert not child.running
+    assert not folder.exists()  # had its parent been killed, nobody else could remove it
+
+
+def test_one_that_does_not_end_is_killed(start):
+    code = "os.kill(os.getpid(), signal.SIGSTOP)"
+    child, _ = start(code)
+    child.end()
+    child.join(0.1)
+    assert not child.running
+
+
+def test_the_current_folder_does_not_hide_modules(tmp_path, monkeypatch):
+    (tmp_path / "signal.py").write_text("raise SystemExit('the wrong one')")
+    (tmp_path / "fine.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    done = subprocess.run(
+        [*main_of("phloem.server.cli"), "--version"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

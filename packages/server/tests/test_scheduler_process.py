@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+from collections import deque
+
+import pytest
+
+from phloem.server.config import ServerArgs
+from phloem.server.messages import Abort, Control, Generate, Reply, TextOptions
+from phloem.server.scheduler_process import SchedulerService
+from phloem.server.wiring import build
+
+
+class Box:
+    """Both ends of a mailbox in one place; waiting at an empty one is an error."""
+
+    def __init__(self):
+        self.messages = deque()
+
+    def send(self, message):
+        self.messages.append(message)
+
+    def take(self):
+        while self.messages:
+            yield self.messages.popleft()
+
+    def wait(self):
+        assert self.messages, "it would sleep for ever"
+        yield from self.take()
+
+
+class Harness:
+    def __init__(self, model, **options):
+        self.parts = build(ServerArgs(model=model, **options))
+        self.inbox, self.detokenizer, self.frontend = Box(), Box(), Box()
+        self.service = SchedulerService(
+            self.parts.loop, self.inbox, self.detokenizer, self.frontend
+        )
+
+    def send(self, *messages):
+        for message in messages:
+            self.inbox.send(message)
+
+    def run(self):
+        """Turn while there is something to do; the batches of news that came of it."""
+        while self.inbox.messages or not self.parts.loop.idle:
+            self.service.turn()
+        self.parts.scheduler.manager.check()
+        return [batch.news for batch in self.detokenizer.take()]
+
+
+@pytest.fixture
+def script(byte_level_folder, tmp_path):
+    for file in byte_level_folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    responses = [{"prompt_ids": [5], "output_ids": [10, 11, 12]}]
+    file = tmp_path / "script.json"
+    file.write_text(json.dumps({"tokenizer": str(tmp_path), "responses": responses}))
+    return f"scripted:{file}"
+
+
+@pytest.fixture(params=[False, True], ids=["normal", "overlap"])
+def harness(script, request):
+    return Harness(script, enable_overlap=request.param)
+
+
+GREEDY = {"temperature": 0}
+
+
+def test_a_step_is_one_batch_with_news_of_every_request(script):
+    harness = Harness(script)
+    harness.send(*(Generate(f"r{i}", [5], {**GREEDY, "max_new_tokens": 3}) for i in range(4)))
+    batches = harness.run()
+    assert [[news.rid for news in batch] for batch in batches[1:]] == [
+        [f"r{i}" for i in range(4)]
+    ] * (len(batches) - 1)
+    tokens = {f"r{i}": [] for i in range(4)}
+    for news in (news for batch in batches for news in batch):
+        tokens[news.rid] += news.token_ids
+    assert set(map(tuple, tokens.values())) == {(10, 11, 12)}
+
+
+def test_only_the_first_news_has_the_options_for_the_text(harness):
+    harness.send(Generate("r", [5], {**GREEDY, "stop": ["a", "b"]}, skip_special_tokens=False))
+    news = [n for batch in harness.run() for n in batch]
+    assert news[0].options == TextOptions(["a", "b"], False)
+    assert [n.options for n in news[1:]] == [None] * (len(news) - 1)
+    assert news[-1].finish.type == "stop"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "says"),
+    [([99999], {}, "token id 99999"), ([5], {"odd": 1}, "'odd'"), ([5], {"top_p": 7}, "top_p")],
+)
+def test_what_slips_past_the_front_end_is_refused_and_others_go_on(harness, prompt, params, says):
+    harness.send(Generate("bad", prompt, params), Generate("good", [5], GREEDY))
+    news = [n for batch in harness.run() for n in batch]
+    (bad,) = (n for n in news if n.rid == "bad")
+    assert (bad.finish.type, bad.finish.status_code) == ("error", 400)
+    assert says in bad.finish.message
+    assert bad.options is not None
+    assert [t for n in news if n.rid == "good" for t in n.token_ids][:3] == [10, 11, 12]
+
+
+def test_an_id_in_use_harms_only_the_second_request(harness):
+    harness.send(Generate("r", [5], GREEDY), Generate("r", [5], GREEDY))
+    ends = [n.finish for batch in harness.run() for n in batch if n.finish]
+    assert sorted(end.type for end in ends) == ["error", "stop"]
+
+
+def test_an_abort_that_arrives_with_its_request_ends_it_before_it_runs(harness):
+    harness.send(Generate("r", [5], GREEDY), Abort(["r", "nobody"]))
+    (news,) = (n for batch in harness.run() for n in batch)
+    assert (news.finish.type, news.token_ids) == ("abort", [])
+    assert news.options is not None
+
+
+def test_controls_are_answered_between_steps_in_order(harness):
+    harness.send(Generate("r", [5], GREEDY), Control(1, "ping"), Control(2, "state"))
+    harness.service.turn()
+    ping, state = harness.frontend.take()
+    assert ping == Reply(1, {})
+    assert (state.id, state.value["running"] + state.value["waiting"]) == (2, 1)
+    harness.service.turn()
+    harness.send(Control(3, "flush_cache"), Control(4, "odd"))
+    harness.service.turn()
+    busy, odd = harness.frontend.take()
+    assert "use the cache" in busy.error
+    assert "no action 'odd'" in odd.error
+    harness.run()
+    harness.send(Control(5, "flush_cache"), Control(6, "state"))
+    harness.run()
+    freed, state = harness.frontend.take()
+    assert freed.value["freed"] > 0
+    assert state.value["free"] == state.value["total"]
+    assert state.value["used"] == state.value["cached"] == 0

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from phloem.scheduler import SamplingParams
+from phloem.server.frontend import GenerationRequest, ServiceUnavailable
+from phloem.server.messages import (
+    Abort,
+    Control,
+    Finish,
+    Generate,
+    Limits,
+    Reply,
+    TextBatch,
+    TextNews,
+)
+from phloem.server.tokenizer_manager import TokenizerManager
+
+
+class Sent(list):
+    send = list.append
+
+
+@pytest.fixture
+def sent():
+    return Sent()
+
+
+@pytest.fixture
+def manager(byte_level, sent):
+    return TokenizerManager(byte_level, Limits(100, 100, 300, 1000), sent)
+
+
+def asked(rid="r", **params):
+    return GenerationRequest(rid, [1, 2], SamplingParams(**params))
+
+
+def news(text, finish=None, rid="r"):
+    return TextBatch([TextNews(rid, text, [1], finish and Finish(finish), 2, 1, 0)])
+
+
+async def read(stream):
+    return [n.text async for n in stream]
+
+
+def test_only_parameters_that_are_not_the_default_are_sent(manager, sent):
+    manager.start(asked(temperature=0.5, stop=("x",), logit_bias={3: 1.0}))
+    manager.start(asked("s"))
+    assert sent[0] == Generate(
+        "r", [1, 2], {"temperature": 0.5, "stop": ("x",), "logit_bias": {3: 1.0}}
+    )
+    assert sent[1].sampling_params == {}
+    assert (
+        SamplingParams.from_dict(sent[0].sampling_params)
+        == asked(temperature=0.5, stop=("x",), logit_bias={3: 1.0}).params
+    )
+
+
+def test_a_stream_gives_what_came_before_and_after_it_was_asked(manager):
+    async def run():
+        stream = manager.start(asked())
+        manager.take(news("a"))
+        manager.take(news("b"))
+        reading = asyncio.ensure_future(read(stream))
+        await asyncio.sleep(0)
+        manager.take(news("c"))
+        manager.take(news("d", "stop"))
+        first = await reading
+        return first, await read(stream)
+
+    assert asyncio.run(run()) == (["a", "b", "c", "d"], [])
+
+
+def test_an_ended_stream_aborts_nothing_when_it_is_closed(manager, sent):
+    async def run():
+        stream = manager.start(asked())
+        manager.take(news("a", "stop"))
+        await read(stream)
+        stream.close()
+
+    asyncio.run(run())
+    assert len(sent) == 1
+
+
+def test_news_of_a_closed_stream_are_dropped_and_its_id_is_free_after_the_last(manager, sent):
+    async def run():
+        stream = manager.start(asked())
+        manager.take(news("a"))
+        stream.close()
+        assert sent[1:] == [Abort(["r"])]
+        manager.take(news("b"))
+        with pytest.raises(ValueError, match="in use"):
+            manager.start(asked())
+        assert manager.abort("r") == manager.abort(None) == 0
+        manager.take(news("", "abort"))
+        manager.start(asked())
+        return await read(stream)
+
+    assert asyncio.run(run()) == []
+
+
+def test_a_cancelled_reader_loses_no_news(manager):
+    async def run():
+        stream = manager.start(asked())
+        reading = asyncio.ensure_future(stream.__anext__())
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+        manager.take(news("a", "stop"))
+        return await read(stream)
+
+    assert asyncio.run(run()) == ["a"]
+
+
+def test_after_a_failure_a_stream_gives_what_it_has_and_then_raises(manager):
+    async def run():
+        stream, ended = manager.start(asked()), manager.start(asked("s"))
+        manager.take(news("a"))
+        manager.take(news("z", "stop", rid="s"))
+        manager.fail("it died")
+        manager.fail("again")
+        manager.take(news("late"))
+        assert (await stream.__anext__()).text == "a"
+        for _ in range(2):
+            with pytest.raises(ServiceUnavailable, match="it died"):
+                await stream.__anext__()
+        assert await read(ended) == ["z"]
+        with pytest.raises(ServiceUnavailable, match="it died"):
+            manager.start(asked("t"))
+
+    asyncio.run(run())
+
+
+def test_replies_find_those_who_asked(manager, sent):
+    async def run():
+        first, second = (asyncio.ensure_future(c()) for c in (manager.state, manager.flush_cache))
+        await asyncio.sleep(0)
+        assert [(m.action, type(m)) for m in sent] == [("state", Control), ("flush_cache", Control)]
+        manager.take(Reply(sent[1].id, {}, "busy"))
+        manager.take(Reply(sent[0].id, {"running": 3}))
+        manager.take(Reply(99, {}))
+        with pytest.raises(ValueError, match="busy"):
+            await second
+        return await first
+
+    assert asyncio.run(run()) == {"running": 3}
+
+
+def test_a_reply_that_comes_too_late_is_dropped(manager, sent):
+    async def run():
+        with pytest.raises(ServiceUnavailable, match="within 0 s"):
+            await manager.ping(0)
+        for message in sent:
+            manager.take(Reply(message.id, {}))
+
+    asyncio.run(run())
