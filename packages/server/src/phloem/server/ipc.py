@@ -93,6 +93,7 @@ class Outbox(Generic[Message]):
     def __init__(self, context: zmq.Context[Any], address: str) -> None:
         self._socket = context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.connect(address)
         self._encode = msgspec.msgpack.Encoder().encode
 
