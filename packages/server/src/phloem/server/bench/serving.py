@@ -83,7 +83,7 @@ def report(
 def _encode(tokenizer: str) -> Encode:
     """The `encode` of a tokenizer given as a tokenizer.json, a folder that has one, or a name."""
     path = Path(tokenizer).expanduser()
-    if path.is_file():
+    if path.name == "tokenizer.json":
         path = path.parent
     elif not (path / "tokenizer.json").is_file():
         # Imported here: it loads torch.
