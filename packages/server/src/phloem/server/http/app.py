@@ -15,19 +15,14 @@ from starlette.responses import Response
 
 from phloem.server.frontend import Frontend
 from phloem.server.http.body import checked, read_json
-from phloem.server.http.errors import install_handlers, refusing
+from phloem.server.http.describe import body_of, describe_bodies
+from phloem.server.http.errors import install_handlers
 from phloem.server.http.generation import Answer, Generation
 from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
-from phloem.server.http.native import NativeForm
-from phloem.server.http.operation import check_model, operation_router
-from phloem.server.http.prepare import (
-    Prepared,
-    generate_jobs,
-    prepare_chat,
-    prepare_completion,
-    to_request,
-)
+from phloem.server.http.native import prepare_native
+from phloem.server.http.operation import AbortRequest, check_model, operation_router
+from phloem.server.http.prepare import Prepared, prepare_chat, prepare_completion
 from phloem.server.http.protocol import (
     IGNORED,
     UNSUPPORTED_IN_CHAT,
@@ -37,7 +32,6 @@ from phloem.server.http.protocol import (
     GenerateRequest,
 )
 from phloem.server.http.surround import Surround
-from phloem.server.jobs import only
 
 MAX_BODY_BYTES = 64 << 20
 HEALTH_TIMEOUT = 10.0
@@ -83,7 +77,7 @@ def _add_generation(
         send = generation.send_stream if prepared.stream else generation.send_whole
         return Answer(partial(send, prepared.requests, prepared.form))
 
-    @app.post("/v1/chat/completions")
+    @app.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         """OpenAI's chat completions."""
         content = await read_json(request, max_body_bytes)
@@ -91,7 +85,7 @@ def _add_generation(
         check_model(given.model, model)
         return answer(await prepare_chat(frontend, names, model, given))
 
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", openapi_extra=body_of(CompletionRequest))
     async def completions(request: Request) -> Response:
         """OpenAI's text completions."""
         content = await read_json(request, max_body_bytes)
@@ -99,18 +93,14 @@ def _add_generation(
         check_model(given.model, model)
         return answer(await prepare_completion(frontend, names, model, given))
 
-    @app.post("/generate")
+    @app.post("/generate", openapi_extra=body_of(GenerateRequest))
     async def generate(request: Request) -> Response:
         """The engine's own results."""
         content = await read_json(request, max_body_bytes)
         given = checked(content, GenerateRequest, {}, ())
-        jobs, single = await generate_jobs(frontend, given)
-        if given.stream:
-            with refusing():
-                only(jobs)
-        skip = given.skip_special_tokens is not False
-        requests = [to_request(job, job.rid, skip) for job in jobs]
-        return answer(Prepared(requests, NativeForm(jobs, single), bool(given.stream)))
+        return answer(await prepare_native(frontend, given))
+
+    describe_bodies(app, (ChatRequest, CompletionRequest, GenerateRequest, AbortRequest))
 
 
 def _version() -> str:

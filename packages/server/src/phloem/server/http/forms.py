@@ -7,6 +7,7 @@ that a token costs one JSON string and one join.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,7 +70,7 @@ class Usage:
         }
 
 
-class OpenAIForm:
+class OpenAIForm(ABC):
     """The part of a `Form` that chats and completions share."""
 
     def __init__(self, head: Head, chunk_object: str, n: int, include_usage: bool) -> None:
@@ -97,9 +98,9 @@ class OpenAIForm:
             self._head.fields() | {"choices": choices, "usage": self._usage.fields()}
         )
 
+    @abstractmethod
     def _choice(self, index: int, output: TextNews) -> dict[str, Any]:
         """A choice of a whole answer."""
-        raise NotImplementedError
 
 
 def finish_fields(news: TextNews) -> dict[str, Any]:

@@ -7,9 +7,20 @@ from typing import Any
 
 import msgspec
 
-from phloem.server.http.errors import raise_if_failed
+from phloem.server.frontend import Frontend
+from phloem.server.http.completions import token_lists
+from phloem.server.http.errors import ApiError, raise_if_failed, refusing
+from phloem.server.http.prepare import (
+    Prepared,
+    apart,
+    check_count,
+    namespace_of,
+    text_size,
+    to_request,
+)
+from phloem.server.http.protocol import GenerateRequest
 from phloem.server.http.sse import event
-from phloem.server.jobs import Job
+from phloem.server.jobs import Job, make_jobs, only
 from phloem.server.messages import TextNews
 from phloem.server.results import Result, ResultBuilder
 
@@ -35,8 +46,52 @@ class NativeForm:
 
     def whole(self, outputs: Sequence[TextNews]) -> bytes:
         """A result, or the list of them."""
-        if self._single and outputs[0].finish is not None and outputs[0].finish.type == "error":
-            raise_if_failed(outputs[0].finish)
+        finish = outputs[0].finish
+        if self._single and finish is not None and finish.type == "error":
+            raise_if_failed(finish)
         results: list[Result] = [b.delta(news) for b, news in zip(self._builders, outputs)]
         content: Any = results[0] if self._single else results
         return msgspec.json.encode(content)
+
+
+async def prepare_native(frontend: Frontend, request: GenerateRequest) -> Prepared:
+    """The sequences of a native request.
+
+    Raises:
+        ApiError: it cannot be served.
+    """
+    jobs, single = await _jobs(frontend, request)
+    if request.stream:
+        with refusing():
+            only(jobs)
+    rids = _rids(request, jobs)
+    skip = request.skip_special_tokens is not False
+    requests = [to_request(job, rid, skip) for job, rid in zip(jobs, rids)]
+    return Prepared(requests, NativeForm(jobs, single), bool(request.stream))
+
+
+async def _jobs(frontend: Frontend, request: GenerateRequest) -> tuple[list[Job], bool]:
+    text, ids = request.text, request.input_ids
+    if ids is not None:
+        token_lists(ids, "input_ids")
+    arguments = (text, request.sampling_params, ids, namespace_of(request.cache_salt))
+    try:
+        with refusing():
+            jobs, single = await apart(text_size(text), make_jobs, frontend.tokenizer, *arguments)
+    except TypeError as error:
+        raise ApiError(
+            f"sampling_params has a value of the wrong type ({error})", param="sampling_params"
+        ) from error
+    if not jobs:
+        raise ApiError("text is empty: give at least one", param="text")
+    check_count(len(jobs), 1)
+    return jobs, single
+
+
+def _rids(request: GenerateRequest, jobs: Sequence[Job]) -> list[str]:
+    if request.rid is None:
+        return [job.rid for job in jobs]
+    rids = [request.rid] if isinstance(request.rid, str) else request.rid
+    if len(rids) != len(jobs):
+        raise ApiError(f"{len(rids)} ids were given for {len(jobs)} sequences", param="rid")
+    return rids

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from phloem.server.frontend import Frontend, ServiceUnavailable
 from phloem.server.http.body import checked, read_json
+from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response, refusing
 from phloem.server.http.metrics import Metrics
 
@@ -68,7 +69,7 @@ def operation_router(
         with refusing():
             return json_response({"freed_tokens": await frontend.flush_cache()})
 
-    @router.post("/abort_request")
+    @router.post("/abort_request", openapi_extra=body_of(AbortRequest))
     async def abort_request(request: Request) -> Response:
         """End one request by its id, or all; one that has ended is no error."""
         given = checked(await read_json(request, max_body_bytes), AbortRequest, {}, ())

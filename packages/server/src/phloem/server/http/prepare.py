@@ -1,6 +1,7 @@
 """From an OpenAI request to the sequences that it asks for, with every check that needs no engine.
 
-Owns what the API's parameters are called in the engine, and their defaults.
+Owns what the API's parameters are called in the engine, and their defaults. `/generate` speaks the
+engine's own language: see `phloem.server.http.native`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 from phloem.server.frontend import Frontend, GenerationRequest
 from phloem.server.http.chat import ChatForm, plain_messages
-from phloem.server.http.completions import Choice, CompletionForm, prompt_ids, token_lists
+from phloem.server.http.completions import Choice, CompletionForm, prompt_ids
 from phloem.server.http.errors import ApiError, refusing
 from phloem.server.http.generation import Form
 from phloem.server.http.logprobs import CompletionLogprobs, TokenNames
@@ -22,7 +23,6 @@ from phloem.server.http.protocol import (
     MAX_SEQUENCES,
     ChatRequest,
     CompletionRequest,
-    GenerateRequest,
     OpenAIRequest,
 )
 from phloem.server.jobs import Job, make_jobs
@@ -72,12 +72,14 @@ async def prepare_chat(
     with refusing("messages"):
         messages = plain_messages(request.messages)
         size = sum(len(message["content"]) for message in messages)
-        prompt = await _apart(size, frontend.tokenizer.encode_chat, messages)
+        prompt = await apart(size, frontend.tokenizer.encode_chat, messages)
     fields = _sampling_fields(request, max_tokens) | {"top_logprobs": top}
     if max_tokens is None:
         fields["max_new_tokens"] = _room(frontend, prompt)
     with refusing(names=_ENGINE_NAMES):
-        jobs, _ = make_jobs(frontend.tokenizer, None, fields, [prompt], _namespace(request))
+        jobs, _ = make_jobs(
+            frontend.tokenizer, None, fields, [prompt], namespace_of(request.cache_salt)
+        )
     id = f"chatcmpl-{uuid.uuid4().hex}"
     form = ChatForm(
         id, model, request.n or 1, _include_usage(request), None if top is None else names
@@ -101,10 +103,10 @@ async def prepare_completion(
             param="best_of",
         )
     with refusing("prompt"):
-        prompts = await _apart(
-            _size(request.prompt), prompt_ids, frontend.tokenizer, request.prompt
+        prompts = await apart(
+            text_size(request.prompt), prompt_ids, frontend.tokenizer, request.prompt
         )
-    _check_count(len(prompts), n)
+    check_count(len(prompts), n)
     common = _sampling_fields(request, request.max_tokens) | {"top_logprobs": request.logprobs}
     if request.echo and request.logprobs is not None:
         common["prompt_logprobs_from"] = 0
@@ -115,47 +117,13 @@ async def prepare_completion(
             common | {"max_new_tokens": min(least, _room(frontend, prompt))} for prompt in prompts
         ]
     with refusing(names=_ENGINE_NAMES | {"top_logprobs": "logprobs"}):
-        jobs, _ = make_jobs(frontend.tokenizer, None, fields, prompts, _namespace(request))
+        jobs, _ = make_jobs(
+            frontend.tokenizer, None, fields, prompts, namespace_of(request.cache_salt)
+        )
     id = f"cmpl-{uuid.uuid4().hex}"
     choices = [_choice(frontend, names, request, prompts, i, n) for i in range(len(jobs))]
     form = CompletionForm(id, model, n, _include_usage(request), choices)
     return Prepared(_requests(id, jobs, request), form, bool(request.stream))
-
-
-async def generate_jobs(frontend: Frontend, request: GenerateRequest) -> tuple[list[Job], bool]:
-    """The sequences of a native request, and whether it wants one result and no list.
-
-    Raises:
-        ApiError: it cannot be served.
-    """
-    text = request.text
-    if request.input_ids is not None:
-        token_lists(request.input_ids, "input_ids")
-    try:
-        with refusing():
-            jobs, single = await _apart(
-                _size(text),
-                make_jobs,
-                frontend.tokenizer,
-                text,
-                request.sampling_params,
-                request.input_ids,
-                _namespace(request),
-            )
-    except TypeError as error:
-        raise ApiError(
-            f"sampling_params has a value of the wrong type ({error})", param="sampling_params"
-        ) from error
-    if not jobs:
-        raise ApiError("text is empty: give at least one", param="text")
-    _check_count(len(jobs), 1)
-    if request.rid is None:
-        return jobs, single
-    rids = [request.rid] if isinstance(request.rid, str) else request.rid
-    if len(rids) != len(jobs):
-        raise ApiError(f"{len(rids)} ids were given for {len(jobs)} sequences", param="rid")
-    named = [Job(rid, job.prompt_ids, job.params, job.namespace) for rid, job in zip(rids, jobs)]
-    return named, single
 
 
 _ENGINE_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
@@ -172,7 +140,7 @@ def _chat_logprobs(request: ChatRequest) -> int | None:
     """How many candidates to show for each token; None: no logprobs."""
     if request.logprobs:
         return request.top_logprobs or 0
-    if request.top_logprobs is not None:
+    if request.top_logprobs:
         raise ApiError("top_logprobs needs logprobs to be true", param="top_logprobs")
     return None
 
@@ -192,8 +160,9 @@ def _room(frontend: Frontend, prompt: Sequence[int]) -> int:
     return max(1, frontend.limits.max_total_tokens - len(prompt))
 
 
-def _namespace(request: OpenAIRequest | GenerateRequest) -> tuple[str | int | None, ...]:
-    return () if request.cache_salt is None else (request.cache_salt,)
+def namespace_of(cache_salt: str | None) -> tuple[str | int | None, ...]:
+    """Where a request's cached prefixes are; none is not the same as an empty salt."""
+    return () if cache_salt is None else (cache_salt,)
 
 
 def _include_usage(request: OpenAIRequest) -> bool:
@@ -242,7 +211,12 @@ def _choice(
     return choice
 
 
-def _check_count(prompts: int, n: int) -> None:
+def check_count(prompts: int, n: int) -> None:
+    """Refuse what would be too many sequences for one request.
+
+    Raises:
+        ApiError: it would.
+    """
     if prompts * max(n, 1) > MAX_SEQUENCES:
         raise ApiError(
             f"{prompts} prompts with n {n} are more than {MAX_SEQUENCES} sequences: send fewer "
@@ -251,12 +225,13 @@ def _check_count(prompts: int, n: int) -> None:
         )
 
 
-def _size(prompt: str | Sequence[Any] | None) -> int:
+def text_size(prompt: str | Sequence[Any] | None) -> int:
+    """Characters in all texts of a prompt."""
     if prompt is None or isinstance(prompt, str):
         return len(prompt or "")
     return sum(len(text) for text in prompt if isinstance(text, str))
 
 
-async def _apart(size: int, work: Callable[..., T], *args: Any) -> T:
+async def apart(size: int, work: Callable[..., T], *args: Any) -> T:
     """`work(*args)`; in a thread where it would take long enough for streams to feel it."""
     return work(*args) if size < _LONG_TEXT else await asyncio.to_thread(work, *args)

@@ -1,0 +1,75 @@
+"""Bodies against what an endpoint takes: types, unknown fields, fields that cannot be honoured."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from phloem.server.http.body import checked
+from phloem.server.http.errors import ApiError
+from phloem.server.http.protocol import (
+    IGNORED,
+    UNSUPPORTED_IN_CHAT,
+    UNSUPPORTED_IN_COMPLETIONS,
+    ChatRequest,
+    CompletionRequest,
+)
+
+
+class Shape(msgspec.Struct, kw_only=True):
+    number: int | None = None
+    words: list[str] | None = None
+
+
+UNSUPPORTED = {"tools": ([],), "store": (False,)}
+
+
+def check(content):
+    return checked(content, Shape, UNSUPPORTED, {"user"})
+
+
+def test_null_is_the_same_as_absent():
+    assert check({"number": None, "tools": None}) == check({}) == Shape()
+
+
+def test_ignored_fields_and_harmless_values_are_taken():
+    assert check({"number": 1, "user": {"any": 1}, "tools": [], "store": False}).number == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "param", "code"),
+    [
+        ({"number": "1"}, "number", "invalid_type"),
+        ({"number": True}, "number", "invalid_type"),
+        ({"words": ["a", 1]}, "words[1]", "invalid_type"),
+        ({"tools": [1]}, "tools", "unsupported_parameter"),
+        ({"store": True}, "store", "unsupported_parameter"),
+        ({"nmber": 1}, "nmber", "unknown_parameter"),
+        ({"": 1}, "", "unknown_parameter"),
+    ],
+)
+def test_a_refusal_names_the_field(content, param, code):
+    with pytest.raises(ApiError) as caught:
+        check(content)
+    assert (caught.value.status, caught.value.param, caught.value.code) == (400, param, code)
+    assert param in str(caught.value)
+
+
+def test_a_misspelt_field_gets_the_nearest_known():
+    with pytest.raises(ApiError, match="did you mean number"):
+        check({"nmber": 1})
+
+
+def test_a_long_name_is_quoted_in_part():
+    with pytest.raises(ApiError) as caught:
+        check({"x" * 10**6: 1})
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("shape", "unsupported"),
+    [(ChatRequest, UNSUPPORTED_IN_CHAT), (CompletionRequest, UNSUPPORTED_IN_COMPLETIONS)],
+)
+def test_a_field_is_either_served_or_refused_or_ignored(shape, unsupported):
+    sets = [set(shape.__struct_fields__), set(unsupported), IGNORED]
+    assert len(set.union(*map(set, sets))) == sum(map(len, sets))

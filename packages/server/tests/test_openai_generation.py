@@ -1,0 +1,179 @@
+"""How an answer and its sequences end together, over an engine that pretends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from phloem.scheduler import SamplingParams
+from phloem.server.frontend import GenerationRequest, ServiceUnavailable
+from phloem.server.http.errors import ApiError
+from phloem.server.http.generation import Answer, Generation
+from phloem.server.http.metrics import Metrics
+from phloem.server.messages import Finish, TextNews
+
+
+class Script:
+    """The news of one sequence: texts, an exception to raise, or None to wait for ever."""
+
+    def __init__(self, rid, steps):
+        self.rid, self.steps, self.closed = rid, list(steps), False
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        await asyncio.sleep(0)
+        if not self.steps:
+            raise StopAsyncIteration
+        step = self.steps.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        if step is None:
+            await asyncio.Event().wait()
+        finish = None if self.steps else Finish("stop")
+        return TextNews(self.rid, step, [1], finish, 1, 1, 0)
+
+    def close(self):
+        self.closed = True
+
+
+class Scripts:
+    """A frontend of scripts; it refuses to start a sequence whose script is an exception."""
+
+    def __init__(self, *scripts):
+        self.scripts = list(scripts)
+        self.started = []
+
+    def start(self, request):
+        script = self.scripts[len(self.started)]
+        if isinstance(script, Exception):
+            raise script
+        self.started.append(Script(request.rid, script))
+        return self.started[-1]
+
+
+class Lines:
+    """A form that writes `index text` lines."""
+
+    def chunk(self, index, news):
+        return f"{index} {news.text}\n".encode()
+
+    def tail(self):
+        return b"tail\n"
+
+    def whole(self, outputs):
+        return json.dumps([news.text for news in outputs]).encode()
+
+
+class Client:
+    """Takes an answer; leaves after so many messages, if asked."""
+
+    def __init__(self, leaves_after=None):
+        self.messages = []
+        self._leaves_after = leaves_after
+        self._left = asyncio.Event()
+        if leaves_after == 0:
+            self._left.set()
+
+    async def receive(self):
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message):
+        self.messages.append(message)
+        if len(self.messages) == self._leaves_after:
+            self._left.set()
+
+    @property
+    def body(self):
+        return b"".join(message.get("body", b"") for message in self.messages).decode()
+
+
+def answer(frontend, stream, client=None, metrics=None):
+    """Send an answer of all scripts."""
+    client = client or Client()
+    generation = Generation(frontend, metrics or Metrics())
+    send = generation.send_stream if stream else generation.send_whole
+    requests = [
+        GenerationRequest(str(i), [1], SamplingParams()) for i in range(len(frontend.scripts))
+    ]
+
+    async def run():
+        made = Answer(lambda asgi_send: send(requests, Lines(), asgi_send))
+        await asyncio.wait_for(made({"type": "http"}, client.receive, client.send), 10)
+
+    asyncio.run(run())
+    return client
+
+
+def ended(metrics):
+    name = "phloem_finished_requests_total"
+    return {
+        sample.labels["reason"]: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_a_whole_answer_has_all_outputs_in_their_order():
+    client = answer(Scripts(["a", "b", "c"], ["d"]), stream=False)
+    assert client.body == '["abc", "d"]'
+    assert client.messages[0]["status"] == 200
+
+
+def test_a_stream_passes_on_what_comes_and_ends_with_the_mark():
+    client = answer(Scripts(["a", "b"]), stream=True)
+    assert client.body == "0 a\n0 b\ntail\ndata: [DONE]\n\n"
+    assert client.messages[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+def test_all_sequences_of_a_stream_are_passed_on():
+    lines = answer(Scripts(["a", "b"], ["c", "d"]), stream=True).body.splitlines()
+    assert [line for line in lines if line.startswith("0")] == ["0 a", "0 b"]
+    assert [line for line in lines if line.startswith("1")] == ["1 c", "1 d"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_refused_sequence_ends_those_that_had_started(stream):
+    frontend = Scripts([None], ValueError("temperature is -1"), ["a"])
+    with pytest.raises(ApiError, match="temperature is -1") as caught:
+        answer(frontend, stream)
+    assert caught.value.param == "temperature"
+    assert [script.closed for script in frontend.started] == [True]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_ends_all_sequences(stream):
+    frontend, metrics = Scripts(["a", None], ["b", None]), Metrics()
+    client = answer(frontend, stream, Client(leaves_after=2 if stream else 0), metrics)
+    assert all(script.closed for script in frontend.started)
+    assert "[DONE]" not in client.body
+    assert ended(metrics) == {"abort": 2}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_fails_before_the_first_news_is_raised(stream):
+    frontend, metrics = Scripts([ServiceUnavailable("gone")], [None]), Metrics()
+    with pytest.raises(ServiceUnavailable, match="gone"):
+        answer(frontend, stream, metrics=metrics)
+    assert all(script.closed for script in frontend.started)
+    assert ended(metrics) == {"error": 1, "abort": 1}
+
+
+def test_what_fails_in_mid_stream_is_an_event_without_the_mark():
+    client = answer(Scripts(["a", ServiceUnavailable("gone")]), stream=True)
+    first, rest = client.body.split("\n", 1)
+    assert first == "0 a"
+    assert json.loads(rest.removeprefix("data: "))["error"]["message"] == "gone"
+    assert client.messages[-1]["more_body"] is False
+
+
+def test_a_mistake_of_the_server_is_not_shown(caplog):
+    client = answer(Scripts(["a", RuntimeError("secret")]), stream=True)
+    assert "secret" not in client.body
+    assert "internal" in client.body
+    assert "secret" in caplog.text
