@@ -36,6 +36,11 @@ def server(serve, script):
     made.frontend.end()
 
 
+@pytest.fixture(scope="module")
+def processes(phloem_serve, script):
+    return phloem_serve(script, max_running_requests=16)
+
+
 def state(server):
     return server.http.get("/server_info").json()["state"]
 
@@ -76,6 +81,18 @@ def test_a_client_that_leaves_ends_its_request(server, path, stream):
     assert finished(server) == {"abort": 1}
     generated = server.http.get("/metrics").text.split("\nphloem_generation_tokens_total ")[1]
     assert float(generated.split()[0]) < 20_000
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_a_server_of_processes_frees_its_memory(processes, stream):
+    """Case AB-01."""
+    before = finished(processes).get("abort", 0)
+    connection = send(processes, "/v1/completions", LONG | {"stream": stream})
+    wait_for(processes, 1)
+    connection.close()
+    wait_for(processes, 0)
+    assert state(processes)["used"] == 0
+    assert finished(processes) == {"abort": before + 1}
 
 
 def test_a_client_that_leaves_ends_all_its_choices(server):

@@ -11,8 +11,10 @@ from phloem.server.http.protocol import (
     IGNORED,
     UNSUPPORTED_IN_CHAT,
     UNSUPPORTED_IN_COMPLETIONS,
+    UNSUPPORTED_IN_GENERATE,
     ChatRequest,
     CompletionRequest,
+    GenerateRequest,
 )
 
 
@@ -60,6 +62,11 @@ def test_a_misspelt_field_gets_the_nearest_known():
         check({"nmber": 1})
 
 
+def test_a_refusal_says_what_is_supported():
+    with pytest.raises(ApiError, match=r"tools is \[1\], .*: give \[\] or leave it out"):
+        check({"tools": [1]})
+
+
 def test_a_long_name_is_quoted_in_part():
     with pytest.raises(ApiError) as caught:
         check({"x" * 10**6: 1})
@@ -68,7 +75,11 @@ def test_a_long_name_is_quoted_in_part():
 
 @pytest.mark.parametrize(
     ("shape", "unsupported"),
-    [(ChatRequest, UNSUPPORTED_IN_CHAT), (CompletionRequest, UNSUPPORTED_IN_COMPLETIONS)],
+    [
+        (ChatRequest, UNSUPPORTED_IN_CHAT),
+        (CompletionRequest, UNSUPPORTED_IN_COMPLETIONS),
+        (GenerateRequest, UNSUPPORTED_IN_GENERATE),
+    ],
 )
 def test_a_field_is_either_served_or_refused_or_ignored(shape, unsupported):
     sets = [set(shape.__struct_fields__), set(unsupported), IGNORED]

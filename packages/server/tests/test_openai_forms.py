@@ -12,7 +12,7 @@ from phloem.server.http.chat import ChatForm
 from phloem.server.http.completions import Choice, CompletionForm
 from phloem.server.http.errors import ApiError
 from phloem.server.http.generation import join_news
-from phloem.server.http.sse import event, json_text
+from phloem.server.http.sse import event, json_line
 from phloem.server.messages import Finish, TextNews
 
 TEXT = st.text(max_size=5) | st.sampled_from(["", "\u2028", "\x85", "\r\n\n", '"', "\\", "🐎"])
@@ -144,8 +144,8 @@ def test_a_failed_sequence_is_an_error(make, finish, status):
 
 
 @given(st.text())
-def test_json_text_is_json_without_line_ends(value):
-    encoded = json_text(value)
+def test_a_line_of_json_has_no_line_ends_in_it(value):
+    encoded = json_line(value)
     assert json.loads(encoded) == value
     assert len(encoded.decode().splitlines()) == 1
     assert parsed(event({"a": value})) == [{"a": value}]

@@ -27,6 +27,7 @@ from phloem.server.http.protocol import (
     IGNORED,
     UNSUPPORTED_IN_CHAT,
     UNSUPPORTED_IN_COMPLETIONS,
+    UNSUPPORTED_IN_GENERATE,
     ChatRequest,
     CompletionRequest,
     GenerateRequest,
@@ -97,7 +98,7 @@ def _add_generation(
     async def generate(request: Request) -> Response:
         """The engine's own results."""
         content = await read_json(request, max_body_bytes)
-        given = checked(content, GenerateRequest, {}, ())
+        given = checked(content, GenerateRequest, UNSUPPORTED_IN_GENERATE, ())
         return answer(await prepare_native(frontend, given))
 
     describe_bodies(app, (ChatRequest, CompletionRequest, GenerateRequest, AbortRequest))

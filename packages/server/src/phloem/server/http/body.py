@@ -75,11 +75,7 @@ def checked(
     for name, value in content.items():
         if name in unsupported:
             if value is not None and value not in unsupported[name]:
-                raise ApiError(
-                    f"{name} is not supported by this server: leave it out",
-                    param=name,
-                    code="unsupported_parameter",
-                )
+                raise _unsupported(name, value, unsupported[name])
         elif name not in known and name not in ignored:
             raise _unknown(name, known)
     try:
@@ -94,6 +90,16 @@ def checked(
             param=name or None,
             code="invalid_type",
         ) from error
+
+
+def _unsupported(name: str, value: Any, supported: Collection[Any]) -> ApiError:
+    given = f"{value!r:.100}"
+    cure = " or ".join([*(f"give {each!r}" for each in supported), "leave it out"])
+    return ApiError(
+        f"{name} is {given}, which this server does not support: {cure}",
+        param=name,
+        code="unsupported_parameter",
+    )
 
 
 def _unknown(name: str, known: Collection[str]) -> ApiError:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from phloem.server.chat_template import check_messages
 from phloem.server.http.errors import ApiError, raise_if_failed
 from phloem.server.http.forms import Head, OpenAIForm, finish_fields
 from phloem.server.http.logprobs import TokenNames, chat_logprobs
-from phloem.server.http.sse import json_text
+from phloem.server.http.sse import json_line
 from phloem.server.messages import TextNews
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -42,7 +40,7 @@ class ChatForm(OpenAIForm):
         if news.finish is None and news.logprobs is None and index in self._before:
             if not news.text:
                 return b""
-            return b"".join((self._before[index], json_text(news.text), self._after))
+            return b"".join((self._before[index], json_line(news.text), self._after))
         return self._rare_chunk(index, news)
 
     def _rare_chunk(self, index: int, news: TextNews) -> bytes:
@@ -54,14 +52,14 @@ class ChatForm(OpenAIForm):
             self._before[index] = opening + b',"delta":{"content":'
             parts += [opening, b',"delta":{"role":"assistant","content":""', self._after]
         if news.logprobs is not None and self._names is not None:
-            logprobs = msgspec.json.encode(chat_logprobs(self._names, news))
-            parts += [self._before[index], json_text(news.text), b'},"logprobs":', logprobs]
+            logprobs = json_line(chat_logprobs(self._names, news))
+            parts += [self._before[index], json_line(news.text), b'},"logprobs":', logprobs]
             parts += [b',"finish_reason":null', self._closing]
         elif news.text:
-            parts += [self._before[index], json_text(news.text), self._after]
+            parts += [self._before[index], json_line(news.text), self._after]
         if news.finish is not None:
             self._usage.add(index, news)
-            end = msgspec.json.encode({"delta": {}, "logprobs": None} | finish_fields(news))
+            end = json_line({"delta": {}, "logprobs": None} | finish_fields(news))
             parts += [opening, b",", end[1:-1], self._closing]
         return b"".join(parts)
 

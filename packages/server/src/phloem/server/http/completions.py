@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from phloem.server.http.errors import ApiError, raise_if_failed
 from phloem.server.http.forms import Head, OpenAIForm, finish_fields
 from phloem.server.http.logprobs import CompletionLogprobs
-from phloem.server.http.sse import json_text
+from phloem.server.http.sse import json_line
 from phloem.server.messages import TextNews
 from phloem.server.tokenizer import Tokenizer
 
@@ -44,20 +42,20 @@ class CompletionForm(OpenAIForm):
         if news.finish is None and choice.logprobs is None and not choice.echo:
             if not news.text:
                 return b""
-            return b"".join((self._before[index], json_text(news.text), self._after))
+            return b"".join((self._before[index], json_line(news.text), self._after))
         return self._rare_chunk(choice, index, news)
 
     def _rare_chunk(self, choice: Choice, index: int, news: TextNews) -> bytes:
         """With a choice's end, an echo, or logprobs."""
         raise_if_failed(news.finish)
         text, choice.echo = choice.echo + news.text, ""
-        logprobs = b"null" if choice.logprobs is None else _encoded(choice.logprobs.of(news))
-        parts = [self._before[index], json_text(text), b',"logprobs":', logprobs]
+        logprobs = b"null" if choice.logprobs is None else json_line(choice.logprobs.of(news))
+        parts = [self._before[index], json_line(text), b',"logprobs":', logprobs]
         if news.finish is None:
             parts.append(b',"finish_reason":null')
         else:
             self._usage.add(index, news)
-            parts += [b",", _encoded(finish_fields(news))[1:-1]]
+            parts += [b",", json_line(finish_fields(news))[1:-1]]
         return b"".join([*parts, self._closing])
 
     def _choice(self, index: int, output: TextNews) -> dict[str, Any]:
@@ -67,9 +65,6 @@ class CompletionForm(OpenAIForm):
             "text": choice.echo + output.text,
             "logprobs": None if choice.logprobs is None else choice.logprobs.of(output),
         } | finish_fields(output)
-
-
-_encoded = msgspec.json.encode
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str | Sequence[Any]) -> list[list[int]]:

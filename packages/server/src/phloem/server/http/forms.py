@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from phloem.server.http.errors import raise_if_failed
-from phloem.server.http.sse import event
+from phloem.server.http.sse import event, json_line
 from phloem.server.messages import TextNews
 
 
@@ -39,7 +39,7 @@ class Head:
 
     def opening(self) -> bytes:
         """A chunk's event up to the choice's index."""
-        return b"data: " + msgspec.json.encode(self.fields())[:-1] + b',"choices":[{"index":'
+        return b"data: " + json_line(self.fields())[:-1] + b',"choices":[{"index":'
 
 
 class Usage:

@@ -20,8 +20,6 @@ from phloem.server.http.metrics import Meter, Metrics
 from phloem.server.http.sse import EventStream
 from phloem.server.messages import Logprobs, TextNews
 
-Work = Callable[[Receive, Send], Coroutine[Any, Any, None]]
-
 
 class Form(Protocol):
     """How the news of one request's sequences become bytes; made for one request."""

@@ -15,11 +15,10 @@ TokenId = int
 
 
 class TokenNames:
-    """What a tokenizer's tokens are called, remembered."""
+    """What a tokenizer's tokens are called."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._bytes: dict[TokenId, bytes] = {}
 
     @property
     def special_ids(self) -> frozenset[TokenId]:
@@ -28,15 +27,10 @@ class TokenNames:
 
     def bytes_of(self, token: TokenId) -> bytes:
         """The bytes that a token adds to a text."""
-        known = self._bytes.get(token)
-        if known is None:
-            table = self._tokenizer.token_bytes
-            known = self._bytes[token] = (
-                self._tokenizer.decode([token], skip_special_tokens=False).encode()
-                if table is None
-                else table(token)
-            )
-        return known
+        table = self._tokenizer.token_bytes
+        if table is None:
+            return self._tokenizer.decode([token], skip_special_tokens=False).encode()
+        return table(token)
 
     def unique(self, token: TokenId) -> str:
         """A token's text, or `bytes:\\xe2\\x80` where it is none: different ones stay different."""

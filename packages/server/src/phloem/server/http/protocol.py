@@ -153,6 +153,25 @@ UNSUPPORTED_IN_CHAT: Mapping[str, Collection[Any]] = {
     "web_search_options": _NEVER,
 }
 
+UNSUPPORTED_IN_GENERATE: Mapping[str, Collection[Any]] = {
+    # SGLang's, of which logprobs are `sampling_params` here.
+    "audio_data": _NEVER,
+    "custom_logit_processor": _NEVER,
+    "image_data": _NEVER,
+    "input_embeds": _NEVER,
+    "logprob_start_len": (-1,),
+    "lora_path": _NEVER,
+    "priority": (0,),
+    "return_hidden_states": _OFF,
+    "return_logprob": _OFF,
+    "return_routed_experts": _OFF,
+    "return_text_in_logprobs": _OFF,
+    "session_params": _NEVER,
+    "token_ids_logprob": _NEVER,
+    "top_logprobs_num": (0,),
+    "video_data": _NEVER,
+}
+
 UNSUPPORTED_IN_COMPLETIONS: Mapping[str, Collection[Any]] = {
     **_UNSUPPORTED,
     "suffix": _NEVER,

@@ -21,30 +21,25 @@ _HEADERS = [
 ]
 _DONE = b"data: [DONE]\n\n"
 
-# JSON leaves these as they are, but some clients take them for ends of lines.
 _LINE_ENDS = {
-    character: f"\\u{ord(character):04x}".encode() for character in ("\x85", "\u2028", "\u2029")
+    character.encode(): f"\\u{ord(character):04x}".encode()
+    for character in ("\x85", "\u2028", "\u2029")
 }
+"""What JSON leaves as it is, but some clients take for ends of lines, and its escapes."""
 
 
-def json_text(text: str) -> bytes:
-    """`text` as a JSON string without anything in it that could be taken for a line's end."""
-    encoded = msgspec.json.encode(text)
-    if text.isascii():
-        return encoded
-    for character, escaped in _LINE_ENDS.items():
-        if character in text:
-            encoded = encoded.replace(character.encode(), escaped)
-    return encoded
-
-
-def event(content: Any) -> bytes:
-    """One event with `content` as JSON; its strings may hold line ends as `json_text` says."""
+def json_line(content: Any) -> bytes:
+    """`content` as JSON without anything in it that could be taken for a line's end."""
     data = msgspec.json.encode(content)
     if not data.isascii():
         for character, escaped in _LINE_ENDS.items():
-            data = data.replace(character.encode(), escaped)
-    return b"data: " + data + b"\n\n"
+            data = data.replace(character, escaped)
+    return data
+
+
+def event(content: Any) -> bytes:
+    """One event with `content` as JSON."""
+    return b"data: " + json_line(content) + b"\n\n"
 
 
 class EventStream:
