@@ -81,6 +81,20 @@ def run_serve(*flags):
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
+def starting(model):
+    """A server whose processes exist, but that is not ready: loading torch takes long enough."""
+    process = subprocess.Popen(
+        [*main_of("phloem.server.cli"), "serve", "--model", str(model), "--port", "0"],
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    children = []
+    while len(children) < 2:
+        children = psutil.Process(process.pid).children()
+    return process, children
+
+
 class TestStart:
     def test_it_says_what_the_start_took_and_then_its_address(self, server):
         ready, serving = list(server.log)[-2:]
@@ -116,17 +130,22 @@ class TestStart:
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_a_signal_during_the_start_ends_it(self, tiny_llama, folders, number):
-        # Loading torch leaves more than enough time.
-        command = [*main_of("phloem.server.cli"), "serve", "--model", str(tiny_llama)]
-        process = subprocess.Popen(
-            [*command, "--port", "0"], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
-        )
-        children = []
-        while len(children) < 2:
-            children = psutil.Process(process.pid).children()
+        process, children = starting(tiny_llama)
         process.send_signal(number)
         assert "Phloem serves" not in process.communicate(timeout=30)[1]
         assert process.returncode == 0
+        assert gone(dict(enumerate(children)))
+        assert list(folders.iterdir()) == []
+
+    def test_a_process_that_dies_during_the_start_is_a_sentence(self, tiny_llama, folders):
+        process, children = starting(tiny_llama)
+        for child in children:
+            if "scheduler_process" in " ".join(child.cmdline()):
+                child.kill()
+        error = process.communicate(timeout=30)[1]
+        assert process.returncode == 1
+        assert "Error: the scheduler process died (signal 9, SIGKILL) before it was ready" in error
+        assert "Traceback" not in error
         assert gone(dict(enumerate(children)))
         assert list(folders.iterdir()) == []
 
