@@ -30,8 +30,16 @@ def test_odd_integers_are_refused_by_name(name, value):
         ({"min_new_tokens": 5, "max_new_tokens": 4}, "more than max_new_tokens 4"),
         ({"stop": [1]}, "non-empty strings"),
         ({"stop": ["x"] * 33}, "at most 32"),
-        ({"stop_token_ids": ["a"]}, "not an integer"),
-        ({"logit_bias": {"a": 1}}, "does not map token ids"),
+        ({"stop": 5}, "stop is 5"),
+        ({"stop": {"a": 1}}, "string or a list"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids has 'a'"),
+        ({"stop_token_ids": 5}, "list of token ids"),
+        ({"logit_bias": {"a": 1}}, "logit_bias has token id 'a'"),
+        ({"logit_bias": {5.7: 1}}, "token id 5.7"),
+        ({"logit_bias": {True: 1}}, "token id True"),
+        ({"logit_bias": [1]}, "give an object"),
+        ({"ignore_eos": "false"}, "ignore_eos is 'false'"),
+        ({"temperature": 10**400}, "temperature is inf"),
         ({"logit_bias": {1: math.nan}}, "logit_bias of token 1"),
         ({"logit_bias": {1: 101}}, r"in \[-100, 100\]"),
         ({"top_logprobs": 129}, "0 to 128"),
@@ -52,6 +60,8 @@ def test_forms_that_users_give_are_taken():
     assert params.stop_token_ids == (1, 2)
     assert params.logit_bias == {7: 3.0}
     assert SamplingParams(stop=None).stop == ()
+    assert type(SamplingParams(seed=np.int64(3), top_k=np.int32(2)).seed) is int
+    assert SamplingParams(temperature=np.float32(0.5)).temperature == 0.5
 
 
 def test_greedy_is_temperature_zero_or_nearly_or_one_candidate():

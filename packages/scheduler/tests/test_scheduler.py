@@ -235,6 +235,28 @@ class TestMemory:
             ends += [o.rid for o in h.step() if o.finish_reason]
         assert ends == ["first", "big", "small"]
 
+    def test_more_new_tokens_than_the_default_come_where_they_are_the_minimum(self, harness):
+        h = harness(context_len=190, script=never_ends)
+        h.add("a", PROMPT, min_new_tokens=150)
+        assert len(h.run()["a"].token_ids) == 150
+
+    def test_a_retracted_request_goes_on_before_better_matches(self, harness):
+        h = harness(capacity=60, schedule_policy="lpm", script=never_ends, clip_max_new_tokens=2)
+        h.add("warm", [1] * 20, max_new_tokens=1)
+        h.run()
+        h.add("a", [2] * 8, max_new_tokens=30)
+        h.add("b", [3] * 8, max_new_tokens=30)
+        ends = []
+        arrived = False
+        while not h.loop.idle:
+            ends += [o.rid for o in h.step() if o.finish_reason]
+            if not arrived and h.scheduler.num_waiting:
+                h.add("late", [1] * 20, max_new_tokens=20)
+                arrived = True
+        assert arrived
+        assert max(h.outputs[rid].last.retractions for rid in "ab") > 0
+        assert ends[-1] == "late"
+
     def test_default_length_is_cut_to_what_fits(self, harness):
         h = harness(context_len=60, script=never_ends)
         h.add("a", [1] * 50)
@@ -307,6 +329,8 @@ class TestBadInput:
             ([-1], "token id -1"),
             ([50], "0 to 49"),
             (["a"], "integer"),
+            ([1, True], "integer"),
+            ([1, [2]], "flat list"),
         ],
     )
     def test_a_bad_prompt_is_refused_and_nothing_is_queued(self, harness, prompt, says):
@@ -314,6 +338,24 @@ class TestBadInput:
         with pytest.raises(ValueError, match=says):
             h.scheduler.add("a", prompt, SamplingParams())
         assert h.loop.idle
+
+    @pytest.mark.parametrize("namespace", [["x"], ([1],), (1.5,), None, "x"])
+    def test_a_namespace_that_the_cache_does_not_take_is_refused(self, harness, namespace):
+        h = harness()
+        with pytest.raises(ValueError, match="namespace"):
+            h.add("a", PROMPT, namespace)
+        assert h.loop.idle
+
+    def test_the_prompt_is_copied(self, harness, output_alone):
+        h = harness()
+        prompt = np.array(PROMPT, np.int32)
+        h.add("a", prompt, max_new_tokens=5)
+        prompt[:] = 1
+        assert h.run()["a"].token_ids == output_alone(PROMPT, 5)
+
+    def test_an_end_of_text_outside_the_vocabulary_is_refused(self, harness):
+        with pytest.raises(ValueError, match="eos_token_ids has 50"):
+            harness(eos_token_ids=(0, 50))
 
     def test_an_id_in_use_is_refused(self, harness):
         h = harness()

@@ -43,6 +43,12 @@ class SchedulerConfig:
     """Where the seeds of requests without one are drawn from."""
 
     def __post_init__(self) -> None:
+        for token in self.eos_token_ids:
+            if not 0 <= token < self.vocab_size:
+                raise ValueError(
+                    f"eos_token_ids has {token}, but the vocabulary has ids 0 to "
+                    f"{self.vocab_size - 1}: leave it out"
+                )
         for name in ("context_len", "vocab_size", "max_running_requests", "max_prefill_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")

@@ -80,7 +80,7 @@ class PrefillPlanner:
         if not waiting or len(active) >= self._config.max_running_requests:
             return
         reserved = self.reserved(list(active.values()))
-        for request in list(self._policy.order(list(waiting), self._cached_length)):
+        for request in self._in_order(waiting):
             if len(active) >= self._config.max_running_requests:
                 break
             row = self._try_admit(request, budget, reserved)
@@ -95,6 +95,12 @@ class PrefillPlanner:
             reserved += self._growth(request)
         for request in waiting:
             request.passes_waited += 1
+
+    def _in_order(self, waiting: WaitingQueue) -> list[Request]:
+        """Retracted requests first, whatever the policy: they have waited, and have output."""
+        back = [request for request in waiting if request.retractions]
+        new = [request for request in waiting if not request.retractions]
+        return [*back, *self._policy.order(new, self._cached_length)]
 
     def _try_admit(
         self, request: Request, budget: PrefillBudget, reserved: float

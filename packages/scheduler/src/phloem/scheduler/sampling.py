@@ -6,6 +6,7 @@ is the runner's work (`phloem.model_runner`), from the arrays built here.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -61,9 +62,18 @@ class SamplingParams:
     """
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", _as_strings(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(map(_as_int, self.stop_token_ids or ())))
-        object.__setattr__(self, "logit_bias", _as_bias(self.logit_bias))
+        set_field = functools.partial(object.__setattr__, self)
+        for name in ("min_new_tokens", "top_k", *_OPTIONAL_INTEGERS):
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL_INTEGERS:
+                set_field(name, _as_int(value, f"{name} is"))
+        for name in _NUMBERS:
+            set_field(name, _as_number(getattr(self, name), name))
+        if not isinstance(self.ignore_eos, (bool, np.bool_)):
+            raise ValueError(f"ignore_eos is {self.ignore_eos!r}: give true or false")
+        set_field("stop", _as_strings(self.stop))
+        set_field("stop_token_ids", _as_ids(self.stop_token_ids))
+        set_field("logit_bias", _as_bias(self.logit_bias))
         _check_ranges(self)
 
     @classmethod
@@ -118,15 +128,40 @@ GREEDY_BELOW = 1e-6
 """Temperatures below this are greedy: dividing logits by them would overflow."""
 
 
-def _as_int(value: Any) -> int:
+_OPTIONAL_INTEGERS = ("max_new_tokens", "seed", "top_logprobs", "prompt_logprobs_from")
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+
+
+def _as_int(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise ValueError(f"token id {value!r} is not an integer")
+        raise ValueError(f"{what} {value!r}: give an integer")
     return int(value)
+
+
+def _as_number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise ValueError(f"{name} is {value!r}: give a number")
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond what a float can hold
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {number}: give a finite number")
+    return number
 
 
 def _as_strings(stop: Any) -> tuple[str, ...]:
     if stop is None:
         return ()
+    if not isinstance(stop, (str, list, tuple)):
+        raise ValueError(f"stop is {stop!r}: give a string or a list of strings")
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     for text in stops:
         if not isinstance(text, str) or not text:
@@ -136,20 +171,32 @@ def _as_strings(stop: Any) -> tuple[str, ...]:
     return stops
 
 
+def _as_ids(ids: Any) -> tuple[TokenId, ...]:
+    if ids is None:
+        return ()
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise ValueError(f"stop_token_ids is {ids!r}: give a list of token ids")
+    return tuple(_as_int(token, "stop_token_ids has") for token in ids)
+
+
 def _as_bias(bias: Any) -> dict[TokenId, float]:
-    try:
-        out = {int(token): float(value) for token, value in dict(bias or {}).items()}
-    except (TypeError, ValueError):
-        raise ValueError(f"logit_bias {bias!r} does not map token ids to numbers") from None
-    for token, value in out.items():
-        if not -100.0 <= value <= 100.0:
+    if bias is None:
+        return {}
+    if not isinstance(bias, Mapping):
+        raise ValueError(f"logit_bias is {bias!r}: give an object of token ids and numbers")
+    out = {}
+    for token, value in bias.items():
+        # JSON has only strings for keys.
+        key = int(token) if isinstance(token, str) and token.isdecimal() else token
+        number = _as_number(value, f"logit_bias of token {token}")
+        if not -100.0 <= number <= 100.0:
             raise ValueError(f"logit_bias of token {token} is {value}: give a value in [-100, 100]")
+        out[_as_int(key, "logit_bias has token id")] = number
     return out
 
 
 def _check_ranges(p: SamplingParams) -> None:
     """Each rule with the sentence that states it; NaN fails every comparison."""
-    _check_integers(p)
     rules = (
         ("temperature", 0.0 <= p.temperature <= MAX_TEMPERATURE, f"[0, {MAX_TEMPERATURE:g}]"),
         ("top_p", 0.0 < p.top_p <= 1.0, "(0, 1]"),
@@ -178,35 +225,6 @@ def _check_ranges(p: SamplingParams) -> None:
 
 
 MAX_TEMPERATURE = 2.0
-
-
-def _check_integers(p: SamplingParams) -> None:
-    for name in (
-        "max_new_tokens",
-        "min_new_tokens",
-        "top_k",
-        "seed",
-        "top_logprobs",
-        "prompt_logprobs_from",
-    ):
-        value = getattr(p, name)
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, (int, np.integer))
-        ):
-            raise ValueError(f"{name} is {value!r}: give an integer")
-    for name in (
-        "temperature",
-        "top_p",
-        "min_p",
-        "frequency_penalty",
-        "presence_penalty",
-        "repetition_penalty",
-    ):
-        value = getattr(p, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-            raise ValueError(f"{name} is {value!r}: give a number")
-        if not math.isfinite(value):
-            raise ValueError(f"{name} is {value}: give a finite number")
 
 
 @dataclass(frozen=True, slots=True)

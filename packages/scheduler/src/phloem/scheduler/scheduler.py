@@ -90,13 +90,14 @@ class Scheduler:
 
         Raises:
             ValueError: if the id is in use, the prompt is empty or has ids outside the vocabulary,
-            or if
-                it could never fit; nothing is queued then.
+                the namespace is none that the cache takes, or if it could never fit; nothing is
+                queued then.
         """
         if self.has(rid):
             raise ValueError(f"request id {rid!r} is in use: give each request its own")
         prompt = checked_prompt(prompt_ids, self.config.vocab_size)
         params.check_vocabulary(self.config.vocab_size)
+        self._check_namespace(namespace)
         max_new_tokens = checked_new_tokens(
             len(prompt),
             params,
@@ -274,6 +275,13 @@ class Scheduler:
         request.scheduled = 0
         request.retractions += 1
         self._waiting.add_first(request)
+
+    def _check_namespace(self, namespace: tuple[object, ...]) -> None:
+        """Let the cache refuse a namespace now: in the middle of a step it would end them all."""
+        try:
+            self.manager.peek((), namespace)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"namespace {namespace!r} cannot be used: {error}") from error
 
     def _draw_seed(self) -> int:
         self._seeds_drawn += 1

@@ -19,19 +19,28 @@ def checked_prompt(prompt_ids: npt.ArrayLike, vocab_size: int) -> npt.NDArray[np
     Raises:
         ValueError: it is empty, not flat, not of integers, or has an id outside `[0, vocab_size)`.
     """
-    given = np.asarray(prompt_ids)
+    try:
+        given = np.asarray(prompt_ids)
+    except ValueError as error:  # lists of unequal depth
+        raise ValueError(f"the prompt is no flat list of token ids ({error})") from error
     if given.ndim != 1 or not len(given):
         raise ValueError(
             f"the prompt has shape {list(given.shape)}: give a flat list of at least one token id"
         )
-    if given.dtype.kind not in "iu":
+    if given.dtype.kind not in "iu" or _has_bool(prompt_ids):
         raise ValueError(f"the prompt has {given.dtype} values: give integer token ids")
     bad = given[(given < 0) | (given >= vocab_size)]
     if len(bad):
         raise ValueError(
             f"the prompt has token id {bad[0]}, but the vocabulary has ids 0 to {vocab_size - 1}"
         )
-    return np.ascontiguousarray(given, np.int32)
+    # A copy: the caller may reuse its array, and the tokens name what is cached.
+    return np.array(given, np.int32)
+
+
+def _has_bool(prompt_ids: npt.ArrayLike) -> bool:
+    """Whether a list has booleans among its integers, which numpy would take for 0 and 1."""
+    return isinstance(prompt_ids, (list, tuple)) and bool in set(map(type, prompt_ids))
 
 
 def checked_new_tokens(
@@ -49,4 +58,6 @@ def checked_new_tokens(
     least = max(1, params.min_new_tokens) if wanted is None else wanted
     if prompt + least > max_total_tokens:
         raise ContextLengthError(prompt, least, context_len, capacity)
-    return min(DEFAULT_MAX_NEW_TOKENS, max_total_tokens - prompt) if wanted is None else wanted
+    if wanted is not None:
+        return wanted
+    return min(max(DEFAULT_MAX_NEW_TOKENS, least), max_total_tokens - prompt)
