@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import subprocess
+import sys
 import threading
+import weakref
 
+import numpy as np
 import pytest
+import torch
 
-from phloem.server import Engine, EngineDead
+from phloem.server import Engine, EngineDead, wiring
 
 GREEDY = {"temperature": 0, "max_new_tokens": 12}
 
@@ -17,6 +23,26 @@ GREEDY = {"temperature": 0, "max_new_tokens": 12}
 def engine(tiny_llama):
     with Engine(model=str(tiny_llama)) as made:
         yield made
+
+
+@pytest.fixture
+def open_engine(monkeypatch):
+    """Makes engines whose parts a test may look into: `(engine, parts)`."""
+    made = []
+
+    def build_and_keep(args, progress):
+        made.append(wiring.build(args, progress))
+        return made[-1]
+
+    def make(**options):
+        monkeypatch.setattr("phloem.server.engine.build", build_and_keep)
+        engines.append(Engine(**options))
+        return engines[-1], made[-1]
+
+    engines = []
+    yield make
+    for engine in engines:
+        engine.shutdown()
 
 
 @pytest.fixture
@@ -61,6 +87,16 @@ class TestForms:
             engine.generate(input_ids=ids, sampling_params=GREEDY)["output_ids"]
             == (engine.generate("abc", GREEDY)["output_ids"])
         )
+
+    @pytest.mark.parametrize(
+        "kind", [np.array, torch.tensor, lambda ids: [np.array(i) for i in ids]]
+    )
+    def test_arrays_and_tensors_are_lists_of_ids_too(self, engine, kind):
+        expected = engine.generate(input_ids=[[5, 6, 7], [8, 9, 10]], sampling_params=GREEDY)
+        got = engine.generate(input_ids=kind([[5, 6, 7], [8, 9, 10]]), sampling_params=GREEDY)
+        assert [r["output_ids"] for r in got] == [r["output_ids"] for r in expected]
+        one = engine.generate(input_ids=kind([[5, 6, 7]])[0], sampling_params=GREEDY)
+        assert one["output_ids"] == expected[0]["output_ids"]
 
     def test_each_prompt_may_have_its_own_parameters(self, engine):
         lengths = [3, 5]
@@ -240,41 +276,89 @@ class TestEnds:
         assert not engine.abort(rid)
         assert not engine.abort("never there")
 
-    def test_a_loop_that_dies_tells_everybody(self, tiny_llama):
+    def test_a_loop_that_dies_tells_everybody(self, tiny_llama, open_engine):
+        engine, parts = open_engine(model=str(tiny_llama))
+        parts.loop.step = lambda: 1 / 0
+        for _ in range(3):
+            with pytest.raises(EngineDead, match="division by zero"):
+                engine.generate("abc", GREEDY)
+
+    def test_a_listener_that_is_gone_harms_nobody(self, engine):
+        async def ask_and_leave():
+            stream = engine.async_stream("abc", {"max_new_tokens": 400, "ignore_eos": True})
+            await anext(stream)
+            return stream
+
+        loop = asyncio.new_event_loop()
+        stream = loop.run_until_complete(ask_and_leave())
+        loop.close()
+        assert engine.generate("abc", GREEDY)["output_ids"]
+        with pytest.raises(RuntimeError):
+            asyncio.run(anext(stream))
+        assert settled(engine)
+
+    def test_an_engine_that_is_dropped_ends_its_threads_and_gives_its_memory_back(
+        self, tiny_llama, open_engine
+    ):
+        before = set(threading.enumerate())
+        engine = Engine(model=str(tiny_llama), enable_overlap=True)
+        engine.generate("abc", GREEDY)
+        del engine
+        gc.collect()
+        assert set(threading.enumerate()) == before
+
+    def test_shutdown_gives_the_model_back(self, tiny_llama, monkeypatch):
+        seen = []
+
+        def build(args, progress):
+            parts = wiring.build(args, progress)
+            seen.append(weakref.ref(parts.runner))
+            return parts
+
+        monkeypatch.setattr("phloem.server.engine.build", build)
         engine = Engine(model=str(tiny_llama))
-        engine._parts.loop.step = lambda: 1 / 0
-        with pytest.raises(EngineDead, match="division by zero"):
-            engine.generate("abc", GREEDY)
-        with pytest.raises(EngineDead):
-            engine.generate("abc", GREEDY)
+        engine.generate("abc", GREEDY)
         engine.shutdown()
+        gc.collect()
+        assert seen[0]() is None
+        assert engine.tokenizer.encode("abc")
 
-    def test_a_model_that_fails_ends_its_requests_and_goes_on(self, tiny_llama):
-        with Engine(model=str(tiny_llama)) as engine:
-            model = engine._parts.runner._model
-            forward = model.forward
-            model.forward = lambda *a: (_ for _ in ()).throw(RuntimeError("out of memory"))
-            failed = engine.generate("abc", GREEDY)["meta_info"]["finish_reason"]
-            assert failed["type"] == "error"
-            assert "out of memory" in failed["message"]
-            model.forward = forward
-            assert engine.generate("abc", GREEDY)["meta_info"]["finish_reason"]["type"] != "error"
-            assert settled(engine)
+    def test_python_ends_in_the_middle_of_an_answer(self, tiny_llama):
+        code = (
+            "from phloem.server import Engine\n"
+            f"stream = Engine(model={str(tiny_llama)!r}).generate("
+            "'abc', {'max_new_tokens': 400, 'ignore_eos': True}, stream=True)\n"
+            "next(stream)\n"
+        )
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (ended.returncode, ended.stderr) == (0, "")
 
-    def test_a_row_of_nan_fails_alone_and_is_not_cached(self, tiny_llama):
+    def test_a_model_that_fails_ends_its_requests_and_goes_on(self, tiny_llama, open_engine):
+        engine, parts = open_engine(model=str(tiny_llama))
+        model = parts.runner._model
+        forward = model.forward
+        model.forward = lambda *a: (_ for _ in ()).throw(RuntimeError("out of memory"))
+        failed = engine.generate("abc", GREEDY)["meta_info"]["finish_reason"]
+        assert failed["type"] == "error"
+        assert "out of memory" in failed["message"]
+        model.forward = forward
+        assert engine.generate("abc", GREEDY)["meta_info"]["finish_reason"]["type"] != "error"
+        assert settled(engine)
+
+    def test_a_row_of_nan_fails_alone_and_is_not_cached(self, tiny_llama, open_engine):
         """Case SC-10."""
-        with Engine(model=str(tiny_llama)) as engine:
-            good = engine.generate("abc", GREEDY)["output_ids"]
-            model = engine._parts.runner._model
-            bad_token = engine.tokenizer.encode("!")[0]
-            model._embedding[bad_token] = float("nan")
-            bad, fine = engine.generate(["12!34567890", "abc"], GREEDY)
-            assert bad["meta_info"]["finish_reason"]["type"] == "error"
-            assert fine["output_ids"] == good
-            model._embedding[bad_token] = 0.0
-            again = engine.generate("12!34567890", GREEDY)["meta_info"]
-            assert again["cached_tokens"] == 0
-            assert again["finish_reason"]["type"] != "error"
+        engine, parts = open_engine(model=str(tiny_llama))
+        good = engine.generate("abc", GREEDY)["output_ids"]
+        embedding = parts.runner._model._embedding
+        bad_token = engine.tokenizer.encode("!")[0]
+        embedding[bad_token] = float("nan")
+        bad, fine = engine.generate(["12!34567890", "abc"], GREEDY)
+        assert bad["meta_info"]["finish_reason"]["type"] == "error"
+        assert fine["output_ids"] == good
+        embedding[bad_token] = 0.0
+        again = engine.generate("12!34567890", GREEDY)["meta_info"]
+        assert again["cached_tokens"] == 0
+        assert again["finish_reason"]["type"] != "error"
 
 
 class TestBadInput:
@@ -315,6 +399,12 @@ class TestBadInput:
             {"prompts": "a", "input_ids": [1]},
             {"input_ids": [[1], []]},
             {"input_ids": [999999]},
+            {"input_ids": [1, True]},
+            {"input_ids": ["a"]},
+            {"input_ids": 5},
+            {"prompts": 5},
+            {"prompts": "a", "sampling_params": "x"},
+            {"prompts": "a", "namespace": ["x"]},
             {"prompts": ["a", "b"], "sampling_params": [{}]},
             {"prompts": ""},
         ],
@@ -339,6 +429,11 @@ class TestBadInput:
             ({"context_length": 100_000}, "more than the 512 tokens"),
             ({"device": "cuda"}, "no GPU"),
             ({"max_total_tokens": 10**12}, "max_total_tokens 1000000000000 needs"),
+            ({"page_size": 1.5}, "page_size is 1.5"),
+            ({"offline": "false"}, "offline is 'false'"),
+            ({"random_seed": 2**70}, "random_seed"),
+            ({"model": ""}, "model is empty"),
+            ({"model": None}, "model is None"),
             ({"model": "/no/such/folder"}, "no such|There is no file"),
             ({"model": "scripted:/no/such/file"}, "cannot be read"),
         ],

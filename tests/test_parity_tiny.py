@@ -62,6 +62,14 @@ def check(results, reference):
         assert [p for p, _ in rest] == pytest.approx(prompt_logprobs, abs=1e-4)
 
 
+def check_nothing_is_held(engine):
+    def look(scheduler):
+        scheduler.manager.check()
+        assert scheduler.manager.available == scheduler.manager.capacity
+
+    engine._driver.call(look)
+
+
 @pytest.mark.parametrize(
     ("chunk", "page_size", "overlap", "mixed"),
     list(itertools.product([-1, 16, 64], [1, 16], [False, True], [False, True])),
@@ -86,9 +94,7 @@ def test_output_and_logprobs_equal_transformers(
         warm = engine.generate(input_ids=PROMPTS, sampling_params=plain)
         assert [r["output_ids"] for r in warm] == [ids for ids, _, _ in reference]
         check(engine.generate(input_ids=PROMPTS, sampling_params=PARAMS), reference)
-        manager = engine._parts.scheduler.manager
-        manager.check()
-        assert manager.available == manager.capacity
+        check_nothing_is_held(engine)
     if pool == "small":
         assert sum(r["meta_info"]["retractions"] for r in cold + warm) > 0
     else:
@@ -102,21 +108,24 @@ def test_one_by_one_equals_all_at_once(tiny_llama, reference):
 
 def test_two_equal_prompts_in_one_batch_end_with_equal_rows_and_lose_no_slot(tiny_llama):
     with Engine(model=str(tiny_llama)) as engine:
-        manager = engine._parts.scheduler.manager
         seen = []
-        checkpoint = manager.checkpoint
 
-        def watched(lease, tokens):
-            checkpoint(lease, tokens)
-            seen.append(manager.rows.table[lease.row, : lease.protected].tolist())
+        def watch(scheduler):
+            manager = scheduler.manager
+            checkpoint = manager.checkpoint
 
-        manager.checkpoint = watched
+            def watched(lease, tokens):
+                checkpoint(lease, tokens)
+                seen.append(manager.rows.table[lease.row, : lease.protected].tolist())
+
+            manager.checkpoint = watched
+
+        engine._driver.call(watch)
         a, b = engine.generate(input_ids=[PROMPTS[2], PROMPTS[2]], sampling_params=PARAMS)
         assert a["output_ids"] == b["output_ids"]
         assert len(seen) >= 2
         assert seen[0] == seen[1]
-        manager.check()
-        assert manager.available == manager.capacity
+        check_nothing_is_held(engine)
 
 
 def test_without_a_prefix_cache_the_output_is_the_same(tiny_llama, reference):

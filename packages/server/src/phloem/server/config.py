@@ -6,6 +6,7 @@ makes theirs from it.
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,21 @@ ENGINE, MEMORY, SCHEDULING = "Engine", "Memory", "Scheduling"
 def option(default: Any, help: str, *, group: str, choices: tuple[str, ...] = ()) -> Any:
     """A field of options: what it is for, where help lists it, and its values if they are few."""
     return field(default=default, metadata={"help": help, "group": group, "choices": choices})
+
+
+def check_types(options: Any) -> None:
+    """Refuse an option of another type than its field, which would fail somewhere later.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for name, hint in typing.get_type_hints(type(options)).items():
+        kinds = typing.get_args(hint) or (hint,)
+        value = getattr(options, name)
+        whole_for_float = type(value) is int and float in kinds
+        if type(value) not in kinds and not whole_for_float:
+            wanted = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+            raise ValueError(f"{name} is {value!r}: give a value of type {wanted}")
 
 
 CHUNKING_OFF = -1
@@ -91,6 +107,11 @@ class ServerArgs:
     offline: bool = option(False, "never ask the network", group=ENGINE)
 
     def __post_init__(self) -> None:
+        check_types(self)
+        if not self.model:
+            raise ValueError("model is empty: give a name, a folder or a file")
+        if self.random_seed is not None and not -(2**63) <= self.random_seed < 2**63:
+            raise ValueError(f"random_seed {self.random_seed} is no signed 64-bit integer")
         if self.page_size < 1 or self.page_size & (self.page_size - 1):
             raise ValueError(f"page_size {self.page_size} is no power of two: use 1, 2, 4, 8, ...")
         chunk = self.chunked_prefill_size

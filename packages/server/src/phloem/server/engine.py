@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import aclosing
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -61,8 +62,14 @@ class Engine:
             ValueError: for options that do not fit each other, the model or the machine.
         """
         self.args = ServerArgs(**options)
-        self._parts = build(self.args, progress)
-        self._driver = LoopDriver(self._parts.loop)
+        parts = build(self.args, progress)
+        self._tokenizer = parts.tokenizer
+        self._model_name = parts.model_name
+        self._max_total_tokens = parts.scheduler.max_total_tokens
+        self._driver = LoopDriver(parts.loop)
+        # Runs at `shutdown`, when the engine is dropped, and at the latest when Python exits: a
+        # thread that is still in torch then would abort the process.
+        self._finalizer = weakref.finalize(self, _end, self._driver, parts.close)
 
     def __enter__(self) -> Engine:
         return self
@@ -78,17 +85,17 @@ class Engine:
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        return self._parts.tokenizer
+        return self._tokenizer
 
     @property
     def model_name(self) -> str:
         """What the model is called."""
-        return self._parts.model_name
+        return self._model_name
 
     @property
     def max_total_tokens(self) -> int:
         """Longest prompt and output together that one request may have."""
-        return self._parts.scheduler.max_total_tokens
+        return self._max_total_tokens
 
     @overload
     def generate(
@@ -214,8 +221,7 @@ class Engine:
 
     def shutdown(self) -> None:
         """Abort what runs, end the threads and give the memory back. May be called again."""
-        self._driver.stop()
-        self._parts.close()
+        self._finalizer()
 
     # Jobs in, news out.
 
@@ -299,9 +305,15 @@ def _until_end(news: queue.SimpleQueue[Any]) -> Iterator[RequestOutput]:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, q: asyncio.Queue[Any], output: Any) -> None:
-    # The caller's loop may be gone by now; then nobody listens any more.
-    if not loop.is_closed():
+    # Raised when the caller's loop is closed; then nobody listens any more.
+    with suppress(RuntimeError):
         loop.call_soon_threadsafe(q.put_nowait, output)
+
+
+def _end(driver: LoopDriver, close: Callable[[], None]) -> None:
+    """End an engine's threads; a function of its own, so that it does not keep the engine."""
+    driver.stop()
+    close()
 
 
 __all__ = ["Engine", "EngineDead"]

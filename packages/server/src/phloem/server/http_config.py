@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phloem.server.config import option
+from phloem.server.config import check_types, option
 
 HTTP = "HTTP"
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -28,6 +28,7 @@ class HttpArgs:
     )
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port {self.port} is no port: use one from 0 to {2**16 - 1}")
         if self.served_model_name == "":

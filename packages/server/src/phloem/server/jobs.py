@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from phloem.scheduler import SamplingParams
 from phloem.server.tokenizer import Tokenizer
 
@@ -74,16 +76,27 @@ def _prompt_ids(
     if isinstance(prompts, str):
         return [tokenizer.encode(prompts)], True
     if prompts is not None:
-        return [tokenizer.encode(prompt) for prompt in prompts], False
-    nested = len(input_ids) > 0 and not hasattr(input_ids[0], "__index__")
-    return (list(input_ids), False) if nested else ([input_ids], True)
+        return [tokenizer.encode(prompt) for prompt in _listed(prompts, "prompts")], False
+    ids = _listed(input_ids, "input_ids")
+    # An array or tensor has rows or numbers, a list has lists (of arrays, maybe) or numbers.
+    nested = len(ids) > 0 and isinstance(ids[0], (list, tuple, np.ndarray))
+    return ([_listed(row, "input_ids") for row in ids], False) if nested else ([ids], True)
+
+
+def _listed(given: Any, name: str) -> Any:
+    """`given` as a sequence: a list, a tuple, or a numpy array."""
+    if not isinstance(given, (list, tuple, np.ndarray)):
+        if not hasattr(given, "tolist"):
+            raise ValueError(f"{name} is a {type(given).__name__}: give a list")
+        given = given.tolist()  # tensors of other libraries
+    return given
 
 
 def _params_of(given: Any, prompts: int) -> list[tuple[SamplingParams, int]]:
     """The parameters and `n` of each prompt."""
     if given is None or isinstance(given, (Mapping, SamplingParams)):
         return [_one_params(given)] * prompts
-    if len(given) != prompts:
+    if len(_listed(given, "sampling_params")) != prompts:
         raise ValueError(f"{len(given)} sampling_params were given for {prompts} prompts")
     return [_one_params(params) for params in given]
 
@@ -91,6 +104,8 @@ def _params_of(given: Any, prompts: int) -> list[tuple[SamplingParams, int]]:
 def _one_params(given: Params) -> tuple[SamplingParams, int]:
     if isinstance(given, SamplingParams):
         return given, 1
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(f"sampling_params is a {type(given).__name__}: give a dict")
     fields = dict(given or {})
     n = fields.pop("n", 1)
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_N:

@@ -223,6 +223,10 @@ def _available_bytes(device: str) -> int:
 
 
 def _eos_ids(model: LlamaModel, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ends of a text by the model's configs, and the tokenizer's own: chat models use both."""
+    """Ends of a text by the model's configs, and the tokenizer's own: chat models use both.
+
+    Configs may name ids that the model does not have; those never come.
+    """
     own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-    return tuple(dict.fromkeys((*model.config.eos_token_ids, *own)))
+    ids = dict.fromkeys((*model.config.eos_token_ids, *own))
+    return tuple(token for token in ids if 0 <= token < model.config.vocab_size)
