@@ -32,6 +32,11 @@ def hash_script(history):
     return EOS if mixed % 17 == 0 else 1 + mixed % (VOCAB - 1)
 
 
+def endless_script(history):
+    """Tokens without an end of text among them."""
+    return 1 + int(history.sum()) % 40
+
+
 class FakeClock:
     """Seconds that pass when a test says so."""
 
@@ -57,7 +62,15 @@ class Harness:
     """A scheduler with its loop; `outputs` gathers what each request got."""
 
     def __init__(
-        self, *, capacity=400, page_size=1, overlap=False, script=hash_script, rows=None, **config
+        self,
+        *,
+        capacity=400,
+        page_size=1,
+        overlap=False,
+        script=hash_script,
+        rows=None,
+        stop_checker=None,
+        **config,
     ):
         config.setdefault("chunked_prefill_size", None)
         self.config = SchedulerConfig(
@@ -71,7 +84,7 @@ class Harness:
             slots,
         )
         self.clock = FakeClock()
-        self.scheduler = Scheduler(self.config, self.manager, clock=self.clock)
+        self.scheduler = Scheduler(self.config, self.manager, stop_checker, self.clock)
         self.runner = ScriptedRunner(self.manager.rows.table, slots.num_slots, script, VOCAB)
         self.loop = create_loop(self.scheduler, self.runner, overlap)
         self.outputs: dict[str, Ended] = {}
@@ -135,6 +148,18 @@ def harness():
 def any_script():
     """A script whose every token depends on the whole history."""
     return hash_script
+
+
+@pytest.fixture
+def never_ends():
+    """A script that goes on for ever."""
+    return endless_script
+
+
+@pytest.fixture(params=[False, True], ids=["normal", "overlap"])
+def overlap(request):
+    """Which loop."""
+    return request.param
 
 
 @pytest.fixture
