@@ -33,15 +33,55 @@ def test_a_config_without_rope_settings_takes_the_defaults():
     ("config", "message"),
     [
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "default, linear, llama3"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
-        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "needs 'low_freq_factor'"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5 in .* only 1.0"),
         ({"rope_parameters": LLAMA3 | {"high_freq_factor": 1.0}}, "must be above"),
-        ({"rope_theta": -1.0}, "theta is -1.0"),
+        ({"rope_parameters": {"rope_type": 5}}, "rope type 5 is not supported"),
     ],
 )
 def test_what_is_not_supported_is_refused(config, message):
     with pytest.raises(ValueError, match=message):
         RopeConfig.from_hf(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "setting", "value"),
+    [
+        ({"rope_theta": 0}, "rope_theta", "0"),
+        ({"rope_theta": -1.0}, "rope_theta", "-1.0"),
+        ({"rope_theta": "10000"}, "rope_theta", "'10000'"),
+        ({"rope_theta": True}, "rope_theta", "True"),
+        ({"rope_theta": math.nan}, "rope_theta", "nan"),
+        ({"rope_theta": math.inf}, "rope_theta", "inf"),
+        ({"rope_theta": 10**400}, "rope_theta", "10+"),
+        ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": []}}, "rope_theta", r"\[\]"),
+        ({"partial_rotary_factor": 0}, "partial_rotary_factor", "0"),
+        ({"rope_scaling": "yarn"}, "rope_scaling", "'yarn'"),
+        ({"rope_scaling": ""}, "rope_scaling", "''"),
+        ({"rope_parameters": [1]}, "rope_parameters", r"\[1\]"),
+        ({"rope_scaling": {"type": "linear"}}, "factor", "missing"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor", "0"),
+        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor", "'2'"),
+        ({"rope_parameters": LLAMA3 | {"factor": None}}, "factor", "missing"),
+        ({"rope_parameters": LLAMA3 | {"low_freq_factor": -1}}, "low_freq_factor", "-1"),
+        ({"rope_parameters": LLAMA3 | {"high_freq_factor": {}}}, "high_freq_factor", "{}"),
+        (
+            {"rope_parameters": LLAMA3 | {"original_max_position_embeddings": 0.5}},
+            "original_max_position_embeddings",
+            "0.5",
+        ),
+    ],
+)
+def test_a_setting_of_a_wrong_type_or_range_is_named_with_its_value(config, setting, value):
+    rule = rf"\b{setting} is {value} in the model's config\.json: it must be "
+    with pytest.raises(ValueError, match=rule):
+        RopeConfig.from_hf(config)
+
+
+def test_settings_that_are_null_or_of_another_rope_type_do_not_count():
+    nulls = {"rope_theta": None, "rope_parameters": {"rope_theta": None, "rope_type": None}}
+    assert RopeConfig.from_hf(nulls) == RopeConfig()
+    unused = {"rope_theta": 5e4, "rope_parameters": {}, "rope_scaling": {"factor": 2.0}}
+    assert RopeConfig.from_hf(unused) == RopeConfig(5e4)
 
 
 def test_an_odd_head_dim_is_refused():

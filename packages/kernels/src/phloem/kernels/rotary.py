@@ -7,6 +7,7 @@ rotation is the work of a backend (`Ops.rotary_store_kv`).
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,28 +49,67 @@ class RopeConfig:
 
         Takes both forms: `rope_parameters` (transformers 5), or `rope_theta` beside `rope_scaling`.
 
+        A setting that is null counts as left out.
+
         Raises:
-            ValueError: for a rope type, or a partial rotation, that is not supported.
+            ValueError: for a rope type or a partial rotation that is not supported, and for a
+                setting that its type lacks or that is no number above 0.
         """
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) or 1.0
+        rope = {name: value for name, value in _rope_section(config).items() if value is not None}
+        partial = _positive({**config, **rope}, "partial_rotary_factor", 1.0)
         if partial != 1.0:
-            raise ValueError(f"partial_rotary_factor {partial} is not supported: only 1.0 is")
-        kind = rope.get("rope_type") or rope.get("type") or "default"
-        theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
-        if kind != "llama3":
-            return RopeConfig(theta, kind, float(rope.get("factor") or 1.0))
-        try:
-            return RopeConfig(
-                theta=theta,
-                type=kind,
-                factor=float(rope["factor"]),
-                low_freq_factor=float(rope["low_freq_factor"]),
-                high_freq_factor=float(rope["high_freq_factor"]),
-                original_context_length=int(rope["original_max_position_embeddings"]),
+            raise ValueError(
+                f"partial_rotary_factor is {partial} in the model's config.json: only 1.0 is "
+                "supported"
             )
-        except KeyError as missing:
-            raise ValueError(f"rope type 'llama3' needs {missing} in the model's config") from None
+        theta = _positive({**config, **rope}, "rope_theta", 10000.0)
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind == "linear":
+            return RopeConfig(theta, kind, _positive(rope, "factor"))
+        if kind != "llama3":
+            return RopeConfig(theta, kind)
+        original = _positive(rope, "original_max_position_embeddings")
+        if not original.is_integer():
+            raise ValueError(
+                f"original_max_position_embeddings is {original} in the model's config.json: it "
+                "must be a whole number"
+            )
+        return RopeConfig(
+            theta=theta,
+            type=kind,
+            factor=_positive(rope, "factor"),
+            low_freq_factor=_positive(rope, "low_freq_factor"),
+            high_freq_factor=_positive(rope, "high_freq_factor"),
+            original_context_length=int(original),
+        )
+
+
+def _rope_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The newer of the two sections that is there and not empty."""
+    for name in ("rope_parameters", "rope_scaling"):
+        section = config.get(name)
+        if section is not None and not isinstance(section, Mapping):
+            raise ValueError(
+                f"{name} is {section!r} in the model's config.json: it must be an object with a "
+                f"rope_type, one of {', '.join(SUPPORTED_TYPES)}"
+            )
+        if section:
+            return section
+    return {}
+
+
+def _positive(settings: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    value: Any = settings.get(name)
+    if value is None:
+        value = default
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= sys.float_info.max:
+        given = "missing" if value is None else repr(value)
+        raise ValueError(
+            f"the rope setting {name} is {given} in the model's config.json: it must be a number "
+            "above 0"
+        )
+    return float(value)
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
