@@ -38,10 +38,18 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder):
         load_model(folder)
 
 
-def test_a_tensor_of_integers_is_refused(folder):
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_a_tensor_of_a_quantized_checkpoint_is_refused(folder, dtype):
     name = "model.layers.0.mlp.down_proj.weight"
-    change(folder, lambda t: t.update({name: torch.zeros(64, 128, dtype=torch.int8)}))
-    with pytest.raises(ValueError, match=r"down_proj\.weight'.*torch\.int8: quantized"):
+    change(folder, lambda t: t.update({name: torch.zeros(64, 128, dtype=dtype)}))
+    with pytest.raises(ValueError, match=rf"down_proj\.weight'.*{dtype}: quantized"):
+        load_model(folder)
+
+
+def test_a_config_with_absurd_sizes_is_refused_before_memory_is_asked_for(folder):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": 2**31 - 1}))
+    with pytest.raises(ValueError, match=r"embed_tokens.*\(256, 64\).*asks for \(2147483647, 64\)"):
         load_model(folder)
 
 
@@ -63,6 +71,26 @@ def test_a_shard_that_is_not_there_is_named(save_tiny, tmp_path):
     missing = index["weight_map"]["model.norm.weight"]
     (folder / missing).unlink()
     with pytest.raises(ValueError, match=f"{missing} cannot be read"):
+        load_model(folder)
+
+
+def test_a_shard_without_the_tensor_that_its_index_promises_is_named(save_tiny, tmp_path):
+    folder = shutil.copytree(save_tiny(shards="100KB").folder, tmp_path / "model")
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    shards = index["weight_map"]
+    wrong = next(file for file in shards.values() if file != shards["model.norm.weight"])
+    shards["model.norm.weight"] = wrong
+    path.write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=rf"{wrong} has no tensor 'model\.norm\.weight', though"):
+        load_model(folder)
+
+
+def test_an_index_without_a_weight_map_is_refused(folder):
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(
+        ValueError, match=r"weight_map is None in .*model\.safetensors\.index\.json"
+    ):
         load_model(folder)
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -72,11 +73,12 @@ def test_a_config_without_architectures_is_known_by_its_model_type():
             "GPT2LMHeadModel is not supported: supported are Ll",
         ),
         ({"architectures": None, "model_type": "t5"}, "architecture t5 is not supported"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding_window 4096"),
+        ({"hidden_act": "gelu"}, r"hidden_act is 'gelu' in .*config\.json: only 'silu'"),
+        (
+            {"architectures": ["MistralForCausalLM"], "sliding_window": 4096},
+            r"sliding_window is 4096 in .*config\.json: only models that attend to",
+        ),
         ({"quantization_config": {"bits": 4}}, "checkpoint is quantized"),
-        ({"num_hidden_layers": None}, "num_hidden_layers is None"),
-        ({"vocab_size": 0}, "vocab_size is 0"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope type 'yarn' is not supported"),
     ],
 )
@@ -85,15 +87,106 @@ def test_what_is_not_supported_is_refused_with_its_name(change, message):
         ModelConfig.from_dicts(LLAMA | change, {})
 
 
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
+@pytest.mark.parametrize("value", [0, -4, "2", 2.0, True, [2], 2**31])
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_that_is_no_positive_whole_number_is_refused(name, value):
+    says = f"{name} is {value!r} in the model's config.json: it must be a whole number from 1"
+    with pytest.raises(ValueError, match=re.escape(says)):
+        ModelConfig.from_dicts(LLAMA | {name: value}, {})
+
+
+@pytest.mark.parametrize("name", [name for name in SIZES if name in LLAMA])
+def test_a_size_that_is_required_is_named_when_it_is_left_out_or_null(name):
+    rest = {key: value for key, value in LLAMA.items() if key != name}
+    with pytest.raises(ValueError, match=rf"{name} is missing in the model's config\.json"):
+        ModelConfig.from_dicts(rest, {})
+    with pytest.raises(ValueError, match=rf"{name} is None in the model's config\.json"):
+        ModelConfig.from_dicts(LLAMA | {name: None}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("num_key_value_heads", 3, "it must divide num_attention_heads, which is 4"),
+        ("num_key_value_heads", 8, "it must divide num_attention_heads, which is 4"),
+        ("head_dim", 15, "it must be even"),
+        ("hidden_size", 60, "without a head_dim it must be an even multiple"),
+        ("hidden_size", 2, "without a head_dim it must be an even multiple"),
+        ("rms_norm_eps", None, "it must be a number above 0"),
+        ("rms_norm_eps", -1, "it must be a number above 0"),
+        ("rms_norm_eps", 0, "it must be a number above 0"),
+        ("rms_norm_eps", "1e-6", "it must be a number above 0"),
+        ("rms_norm_eps", True, "it must be a number above 0"),
+        ("rms_norm_eps", float("nan"), "it must be a number above 0"),
+        ("rms_norm_eps", float("inf"), "it must be a number above 0"),
+        ("rms_norm_eps", 10**400, "it must be a number above 0"),
+        ("tie_word_embeddings", "false", "it must be true or false"),
+        ("attention_bias", 1, "it must be true or false"),
+        ("mlp_bias", [], "it must be true or false"),
+        ("use_sliding_window", "no", "it must be true or false"),
+        ("bos_token_id", "1", "it must be a token id from 0 to 99"),
+        ("bos_token_id", [1], "it must be a token id from 0 to 99"),
+        ("eos_token_id", "2", "it must be a token id from 0 to 99, or a list"),
+        ("eos_token_id", [2, "3"], "it must be a token id from 0 to 99, or a list"),
+        ("eos_token_id", True, "it must be a token id from 0 to 99, or a list"),
+        ("eos_token_id", -1, "it must be a token id from 0 to 99, or a list"),
+        ("eos_token_id", [2, 100], "it must be a token id from 0 to 99, or a list"),
+        ("dtype", 16, "it must be a string"),
+        ("torch_dtype", ["bfloat16"], "it must be a string"),
+        ("model_type", 1, "it must be a string"),
+        ("architectures", "LlamaForCausalLM", "it must be a list of strings"),
+        ("architectures", [["LlamaForCausalLM"]], "it must be a list of strings"),
+        ("rope_theta", 0, "it must be a number above 0"),
+        ("rope_scaling", "yarn", "it must be an object with a rope_type"),
+    ],
+)
+def test_a_setting_of_a_wrong_type_or_range_is_named_with_its_value(name, value, rule):
+    says = f"{name} is {value!r} in the model's config.json: {rule}"
+    with pytest.raises(ValueError, match=re.escape(says)):
+        ModelConfig.from_dicts(LLAMA | {name: value}, {})
+
+
+def test_a_wrong_end_of_text_is_named_with_the_file_it_is_in():
+    says = r"eos_token_id is \[2, '3'\] in the model's generation_config\.json: it must be a token"
+    with pytest.raises(ValueError, match=says):
+        ModelConfig.from_dicts(LLAMA, {"eos_token_id": [2, "3"]})
+
+
+def test_what_may_be_left_out_may_be_null():
+    optional = ("num_key_value_heads", "head_dim", "rope_scaling", "tie_word_embeddings")
+    optional += ("attention_bias", "mlp_bias", "bos_token_id", "dtype", "torch_dtype")
+    nulls = dict.fromkeys(optional)
+    assert ModelConfig.from_dicts(LLAMA | nulls, {}) == ModelConfig.from_dicts(LLAMA, {})
+
+
 def test_a_folder_without_a_readable_config_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"config\.json does not exist"):
         ModelConfig.from_folder(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config\.json is not JSON"):
-        ModelConfig.from_folder(tmp_path)
+    for text in ("{", "[" * 100_000, '{"vocab_size": ' + "9" * 5000 + "}"):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=r"config\.json is not JSON"):
+            ModelConfig.from_folder(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "generation_config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"generation_config\.json holds no JSON object"):
+        ModelConfig.from_folder(tmp_path)
+
+
+def test_a_config_that_is_a_folder_is_refused(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
         ModelConfig.from_folder(tmp_path)
 
 

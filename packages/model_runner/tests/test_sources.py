@@ -161,6 +161,29 @@ def test_a_folder_that_lacks_a_shard_is_refused(tmp_path):
         resolve_model(folder)
 
 
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        ("{}", r"weight_map is None in .*index\.json: it must map"),
+        ('{"weight_map": {}}', r"weight_map is \{\} in .*index\.json: it must map"),
+        ('{"weight_map": ["a"]}', r"weight_map is \['a'\] in .*index\.json: it must map"),
+        ('{"weight_map": {"a": 1}}', r"the file of 'a' is 1 in .*index\.json: it must be"),
+        (
+            '{"weight_map": {"a": "../b.safetensors"}}',
+            r"the file of 'a' is '\.\./b\.safetensors' in",
+        ),
+        ('{"weight_map": {"a": "b.bin"}}', r"the file of 'a' is 'b\.bin' in .*index\.json"),
+        ("[]", r"index\.json holds no JSON object"),
+        ("{", r"index\.json is not JSON"),
+    ],
+)
+def test_a_damaged_index_is_refused_with_its_name(tmp_path, index, says):
+    folder = model_folder(tmp_path / "m")
+    (folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ModelSourceError, match=says):
+        resolve_model(folder)
+
+
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, tiny):
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelSourceError, match=r"cache folder .*file .*choose another"):

@@ -1,18 +1,19 @@
 """What a model is, read from `config.json` and `generation_config.json` of a model folder.
 
-Owns the reading and the refusal of what is not supported. It needs neither transformers nor torch
-models, and knows no weights.
+Owns which settings there are and the refusal of what is not supported. It needs neither
+transformers nor torch models, and knows no weights.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from phloem.kernels.rotary import RopeConfig
+from phloem.model_runner.gguf_file import ModelSourceError
+from phloem.model_runner.settings import Settings, read_json_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,12 @@ class ModelConfig:
         """Read a model folder.
 
         Raises:
-            ValueError: naming the file, or the setting that is missing or not supported.
+            ValueError: naming the file, or the setting that is missing, of a wrong type or range,
+                or not supported.
         """
-        config = _read_json(Path(folder) / "config.json")
+        config = read_json_object(Path(folder) / "config.json")
         generation_file = Path(folder) / "generation_config.json"
-        generation = _read_json(generation_file) if generation_file.is_file() else {}
+        generation = read_json_object(generation_file) if generation_file.is_file() else {}
         return ModelConfig.from_dicts(config, generation)
 
     @staticmethod
@@ -73,88 +75,94 @@ class ModelConfig:
         """Read the two files' contents.
 
         Raises:
-            ValueError: naming the setting that is missing or not supported.
+            ValueError: naming the setting that is missing, of a wrong type or range, or not
+                supported.
         """
-        name = _architecture_name(config)
-        _refuse_unsupported(config)
+        settings = Settings("the model's config.json", config)
+        ends = Settings("the model's generation_config.json", generation)
+        name = _architecture_name(settings)
+        _refuse_unsupported(settings)
         bias = ARCHITECTURES[name].qkv_bias
-        num_heads = _required(config, "num_attention_heads")
-        hidden_size = _required(config, "hidden_size")
-        eos = generation.get("eos_token_id")
+        attention_bias = settings.flag("attention_bias")
+        vocab_size = settings.size("vocab_size")
+        hidden_size = settings.size("hidden_size")
+        num_heads = settings.size("num_attention_heads")
+        eos = ends.token_ids("eos_token_id", vocab_size)
+        if eos is None:
+            eos = settings.token_ids("eos_token_id", vocab_size) or ()
         return ModelConfig(
             architecture=name,
-            vocab_size=_required(config, "vocab_size"),
+            vocab_size=vocab_size,
             hidden_size=hidden_size,
-            intermediate_size=_required(config, "intermediate_size"),
-            num_layers=_required(config, "num_hidden_layers"),
+            intermediate_size=settings.size("intermediate_size"),
+            num_layers=settings.size("num_hidden_layers"),
             num_heads=num_heads,
-            num_kv_heads=config.get("num_key_value_heads") or num_heads,
-            head_dim=config.get("head_dim") or hidden_size // num_heads,
-            rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+            num_kv_heads=_num_kv_heads(settings, num_heads),
+            head_dim=_head_dim(settings, hidden_size, num_heads),
+            rms_norm_eps=settings.positive_number("rms_norm_eps", 1e-6),
             rope=RopeConfig.from_hf(config),
-            context_length=_required(config, "max_position_embeddings"),
-            tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-            qkv_bias=bool(config.get("attention_bias", False)) if bias is None else bias,
-            output_bias=bool(config.get("attention_bias", False)) if bias is None else False,
-            mlp_bias=bool(config.get("mlp_bias", False)),
-            bos_token_id=config.get("bos_token_id"),
-            eos_token_ids=_ids(config.get("eos_token_id") if eos is None else eos),
-            dtype=config.get("dtype") or config.get("torch_dtype"),
+            context_length=settings.size("max_position_embeddings"),
+            tie_word_embeddings=settings.flag("tie_word_embeddings"),
+            qkv_bias=attention_bias if bias is None else bias,
+            output_bias=attention_bias if bias is None else False,
+            mlp_bias=settings.flag("mlp_bias"),
+            bos_token_id=settings.token_id("bos_token_id", vocab_size),
+            eos_token_ids=eos,
+            dtype=settings.text("dtype") or settings.text("torch_dtype"),
         )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path} does not exist: a model folder needs this file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no JSON object")
-    return content
-
-
-def _architecture_name(config: Mapping[str, Any]) -> str:
+def _architecture_name(settings: Settings) -> str:
     """The first supported one; a config without `architectures` is known by its `model_type`."""
-    names = list(config.get("architectures") or ())
+    names = settings.texts("architectures")
+    model_type = settings.text("model_type")
     if not names:
-        names = [n for n, a in ARCHITECTURES.items() if a.model_type == config.get("model_type")]
+        names = tuple(n for n, a in ARCHITECTURES.items() if a.model_type == model_type)
     for name in names:
         if name in ARCHITECTURES:
-            return str(name)
-    given = ", ".join(map(str, names)) or config.get("model_type")
-    raise ValueError(
+            return name
+    given = ", ".join(names) or model_type
+    raise ModelSourceError(
         f"model architecture {given} is not supported: supported are {', '.join(ARCHITECTURES)}"
     )
 
 
-def _refuse_unsupported(config: Mapping[str, Any]) -> None:
-    activation = config.get("hidden_act", "silu")
-    if activation != "silu":
-        raise ValueError(f"hidden_act {activation!r} is not supported: only 'silu' is")
+def _refuse_unsupported(settings: Settings) -> None:
+    if settings.values.get("hidden_act", "silu") != "silu":
+        raise settings.refusal("hidden_act", "only 'silu' is supported")
     # Qwen2 has a window that `use_sliding_window` switches on; Mistral's is on where it is set.
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    if window is not None:
-        raise ValueError(
-            f"sliding_window {window} is not supported: only models that attend to their whole "
-            "context are"
+    windowed = settings.flag("use_sliding_window", default=True)
+    if windowed and settings.values.get("sliding_window") is not None:
+        raise settings.refusal(
+            "sliding_window", "only models that attend to their whole context are supported"
         )
-    if config.get("quantization_config"):
-        raise ValueError(
+    if settings.values.get("quantization_config"):
+        raise ModelSourceError(
             "this checkpoint is quantized (quantization_config), which is not supported: "
             "use one in float32 or bfloat16"
         )
 
 
-def _required(config: Mapping[str, Any], key: str) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{key} is {value!r} in the model's config.json: it must be 1 or more")
-    return value
+def _num_kv_heads(settings: Settings, num_heads: int) -> int:
+    num_kv_heads = settings.size("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise settings.refusal(
+            "num_key_value_heads", f"it must divide num_attention_heads, which is {num_heads}"
+        )
+    return num_kv_heads
 
 
-def _ids(value: int | list[int] | None) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else (value,)
+def _head_dim(settings: Settings, hidden_size: int, num_heads: int) -> int:
+    """Even, because rotary embedding turns pairs of elements."""
+    if settings.values.get("head_dim") is None:
+        if hidden_size % (2 * num_heads):
+            raise settings.refusal(
+                "hidden_size",
+                "without a head_dim it must be an even multiple of num_attention_heads, which is "
+                f"{num_heads}",
+            )
+        return hidden_size // num_heads
+    head_dim = settings.size("head_dim")
+    if head_dim % 2:
+        raise settings.refusal("head_dim", "it must be even, because it is rotated in pairs")
+    return head_dim

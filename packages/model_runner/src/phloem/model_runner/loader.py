@@ -6,7 +6,6 @@ model wants; no second copy of the model is ever held.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,12 +17,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from phloem.kernels import Ops, get_ops
+from phloem.model_runner.checkpoint_index import INDEX_FILE, read_weight_map
 from phloem.model_runner.config import ModelConfig
 from phloem.model_runner.models import LlamaModel
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
+
+# An 8-bit float is a floating point type too, but means nothing without its scales.
+_STORED_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Checkpoint:
@@ -31,8 +33,8 @@ class Checkpoint:
 
     Raises:
         ValueError: if files are missing or damaged; from `take`, naming the tensor, if it is
-        missing
-            or has another shape than the model; from `check_all_taken`, naming tensors left over.
+            missing or has another shape than the model; from `check_all_taken`, naming tensors left
+            over.
     """
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
@@ -57,11 +59,14 @@ class Checkpoint:
 
     def take(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Tensor:
         """See `WeightSource.take`; converts to the dtype and device of this checkpoint."""
+        # Shapes first: what a wrong config asks for may not even fit in memory.
+        for name, shape in zip(names, shapes, strict=True):
+            self._check_shape(name, shape)
         rows = sum(shape[0] for shape in shapes)
         fused = torch.empty((rows, *shapes[0][1:]), dtype=self._dtype, device=self._device)
         start = 0
-        for name, shape in zip(names, shapes, strict=True):
-            fused[start : start + shape[0]].copy_(self._read(name, shape))
+        for name, shape in zip(names, shapes):
+            fused[start : start + shape[0]].copy_(self._read(name))
             start += shape[0]
         return fused
 
@@ -78,21 +83,29 @@ class Checkpoint:
                 f"{left[0]!r}: its config.json may describe another model"
             )
 
-    def _read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         if name not in self._file_of:
             raise ValueError(
                 f"{self._folder} has no tensor {name!r}, which its config.json asks for"
             )
-        file = self._open(self._file_of[name])
-        found = tuple(file.get_slice(name).get_shape())
+        file = self._file_of[name]
+        try:
+            found = tuple(self._open(file).get_slice(name).get_shape())
+        except SafetensorError as error:
+            raise ValueError(
+                f"{self._folder / file} has no tensor {name!r}, though {INDEX_FILE} says so "
+                f"({error}): fetch both files again"
+            ) from error
         if found != shape:
             raise ValueError(
                 f"tensor {name!r} in {self._folder} has the shape {found}, but its config.json "
                 f"asks for {shape}"
             )
+
+    def _read(self, name: str) -> Tensor:
         self._taken.add(name)
-        tensor: Tensor = file.get_tensor(name)
-        if not tensor.is_floating_point():
+        tensor: Tensor = self._open(self._file_of[name]).get_tensor(name)
+        if tensor.dtype not in _STORED_DTYPES:
             raise ValueError(
                 f"tensor {name!r} in {self._folder} is {tensor.dtype}: quantized checkpoints are "
                 "not supported, use one in float32, float16 or bfloat16"
@@ -100,10 +113,9 @@ class Checkpoint:
         return tensor
 
     def _locate(self) -> dict[str, str]:
-        index = self._folder / INDEX_FILE
-        if index.is_file():
-            weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            return {str(name): str(file) for name, file in weight_map.items()}
+        weight_map = read_weight_map(self._folder)
+        if weight_map is not None:
+            return weight_map
         if not (self._folder / SINGLE_FILE).is_file():
             raise ValueError(
                 f"{self._folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: only safetensors "
@@ -134,8 +146,7 @@ def load_model(
 
     Raises:
         ValueError: for a dtype, an architecture or a setting that is not supported, and for weights
-        that
-            are missing, of another shape, or left over.
+            that are missing, of another shape, or left over.
     """
     config = ModelConfig.from_folder(folder)
     if dtype == "auto":

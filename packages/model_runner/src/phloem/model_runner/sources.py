@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import platformdirs
 
+from .checkpoint_index import read_weight_map
 from .gguf_fetch import fetch_gguf, installed_gguf
 from .gguf_file import ModelSourceError, fingerprint, require_gguf
 
@@ -170,18 +170,12 @@ def _require_model_folder(path: Path) -> None:
             f"The folder {path} has a config.json but no .safetensors weights: save them with "
             "transformers' save_pretrained, or finish the download"
         )
-    missing = sorted(name for name in _shards(path) if not (path / name).is_file())
+    shards = set((read_weight_map(path) or {}).values())
+    missing = sorted(name for name in shards if not (path / name).is_file())
     if missing:
         raise ModelSourceError(
             f"The folder {path} lacks {missing[0]}, which its index names: finish the download"
         )
-
-
-def _shards(path: Path) -> set[str]:
-    index = path / "model.safetensors.index.json"
-    if not index.is_file():
-        return set()
-    return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
 
 
 def _converted(
