@@ -16,9 +16,15 @@ def test_a_single_prompt_streams_and_shows_its_figures_apart(phloem):
 
 def test_several_prompts_come_out_in_their_order(phloem, tmp_path):
     file = tmp_path / "prompts.txt"
-    file.write_text("two\n\nthree\n")
+    file.write_text("two\n\n   \nthree\n")
     done = phloem("generate", "one", "--file", str(file))
     assert done.out == ">>> one\n<one>!\n\n>>> two\n<two>!\n\n>>> three\n<three>!\n\n"
+
+
+def test_what_is_piped_in_is_read_a_prompt_a_line(phloem):
+    assert (
+        phloem("generate", stdin="two\nthree\n").out == ">>> two\n<two>!\n\n>>> three\n<three>!\n\n"
+    )
 
 
 def test_prompts_are_in_flight_together(phloem):

@@ -7,6 +7,7 @@ before an engine starts; after that a prompt that fails harms only itself.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -90,11 +91,13 @@ def command(
     server: dict[str, Any],
     engine_args: dict[str, Any],
 ) -> None:
-    """Generate text for PROMPTS, the lines of a file, or JSONL.
+    """Generate text for PROMPTS, the lines of a file or of what is piped in, or JSONL.
 
     A single prompt streams to the terminal. A prompt is continued as it stands; for answers by a
     chat model use `phloem chat`, or JSONL with messages.
     """
+    if not (prompts or prompt_file or jsonl_file or sys.stdin is None or sys.stdin.isatty()):
+        prompt_file = sys.stdin
     with usage_errors():
         jobs = list(_jobs(prompts, prompt_file, jsonl_file, sampling_params))
     if not jobs:
@@ -120,7 +123,7 @@ def _jobs(
         ValueError: naming the first bad line.
     """
     lines = (line.rstrip("\r\n") for line in prompt_file or ())
-    for prompt in (*prompts, *(line for line in lines if line)):
+    for prompt in (*prompts, *(line for line in lines if line.strip())):
         yield Job("prompt", prompt, sampling_params)
     for number, line in enumerate(jsonl_file or (), 1):
         if line.strip():
