@@ -112,6 +112,14 @@ class Harness:
             assert output.completion_tokens == len(ended.token_ids)
         return outputs
 
+    def step_until(self, reached, limit=1000):
+        """Until a condition holds."""
+        for _ in range(limit):
+            if reached():
+                return
+            self.step()
+        raise AssertionError(f"it did not happen in {limit} steps")
+
     def run(self, limit=2000):
         """Until idle; then every token of memory is free or evictable."""
         for _ in range(limit):

@@ -7,6 +7,18 @@ from phloem.scheduler import ScriptedRowError
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 
 
+def fail_at(h, step):
+    """Let the model raise in the nth step from now."""
+    run, last = h.runner._run, len(h.runner.steps) + step
+
+    def failing(given):
+        if len(h.runner.steps) == last:
+            raise RuntimeError("device lost")
+        return run(given)
+
+    h.runner._run = failing
+
+
 def test_a_bad_row_ends_alone_and_leaves_nothing_in_the_cache(
     harness, output_alone, overlap, never_ends
 ):
@@ -38,14 +50,7 @@ def test_a_step_that_raises_ends_its_requests_and_the_engine_goes_on(
     harness, output_alone, overlap
 ):
     h = harness(overlap=overlap)
-    run, fail = h.runner._run, [True]
-
-    def failing(step):
-        if fail.pop() if fail else False:
-            raise RuntimeError("device lost")
-        return run(step)
-
-    h.runner._run = failing
+    fail_at(h, step=1)
     h.add("a", PROMPT, max_new_tokens=5)
     h.run()
     assert "device lost" in h.outputs["a"].finish_reason.message
@@ -63,3 +68,35 @@ def test_a_forward_that_raises_at_once_ends_its_requests(harness, overlap):
     h.runner.forward = forward
     h.add("b", PROMPT, max_new_tokens=5)
     assert h.run()["b"].finish_reason.type in ("stop", "length")
+
+
+def test_a_chunk_that_fails_is_not_published_and_those_before_it_were_already(harness, overlap):
+    h = harness(overlap=overlap, chunked_prefill_size=8)
+    fail_at(h, step=2)
+    h.add("a", list(range(1, 29)), max_new_tokens=4)
+    assert h.run()["a"].finish_reason.type == "error"
+    assert h.manager.tree.sizes.total == 8
+
+
+def test_output_before_a_failed_step_is_not_published(harness, overlap, never_ends):
+    h = harness(overlap=overlap, script=never_ends)
+    fail_at(h, step=5)
+    h.add("a", PROMPT, max_new_tokens=12)
+    out = h.run()["a"]
+    assert (len(out.token_ids), out.finish_reason.status_code) == (4, 500)
+    assert h.manager.tree.sizes.total == len(PROMPT)
+    h.add("again", PROMPT + out.token_ids, max_new_tokens=2)
+    assert h.run()["again"].last.cached_tokens == len(PROMPT)
+
+
+def test_output_before_a_failed_row_is_not_published(harness, overlap, never_ends):
+    def script(history):
+        if len(history) == len(PROMPT) + 4:
+            raise ScriptedRowError("logits are not finite")
+        return never_ends(history)
+
+    h = harness(overlap=overlap, script=script)
+    h.add("a", PROMPT, max_new_tokens=12)
+    out = h.run()["a"]
+    assert (len(out.token_ids), out.finish_reason.status_code) == (4, 500)
+    assert h.manager.tree.sizes.total == len(PROMPT)

@@ -90,6 +90,25 @@ def test_equal_seeds_draw_equal_tokens_alone_and_in_company(harness, overlap):
     assert len({tuple(out[f"other{i}"].token_ids) for i in range(5)}) == 5
 
 
+def test_a_seed_gives_the_same_output_each_time_beside_a_request_without_one(harness, overlap):
+    def script(history):
+        return dict.fromkeys(range(1, 30), 1.0)
+
+    def seeded(h, rid):
+        h.add(rid, PROMPT, max_new_tokens=10, temperature=0.8, seed=42)
+
+    h = harness(overlap=overlap, script=script)
+    for i in range(4):
+        seeded(h, f"seeded{i}")
+        h.add(f"unseeded{i}", PROMPT, max_new_tokens=10, temperature=0.8)
+        h.run()
+    alone = harness(overlap=overlap, script=script)
+    seeded(alone, "alone")
+    expected = alone.run()["alone"].token_ids
+    assert [h.outputs[f"seeded{i}"].token_ids for i in range(4)] == [expected] * 4
+    assert len({tuple(h.outputs[f"unseeded{i}"].token_ids) for i in range(4)}) == 4
+
+
 def test_timings_follow_the_clock(harness, never_ends):
     h = harness(max_running_requests=1, script=never_ends)
     h.add("a", PROMPT, max_new_tokens=3)
@@ -108,7 +127,8 @@ class TestAbort:
         h.add("b", PROMPT, max_new_tokens=5)
         h.step()
         assert h.scheduler.abort("b")
-        assert h.run()["b"].finish_reason.type == "abort"
+        reason = h.run()["b"].finish_reason
+        assert (reason.type, reason.message) == ("abort", "the request was aborted")
 
     def test_in_mid_prompt_and_while_running(self, harness, overlap, never_ends):
         for steps in range(7):
@@ -117,8 +137,8 @@ class TestAbort:
             for _ in range(steps):
                 h.step()
             assert h.scheduler.abort("a")
-            out = h.run()["a"]
-            assert out.finish_reason.type == "abort"
+            reason = h.run()["a"].finish_reason
+            assert (reason.type, reason.message) == ("abort", "the request was aborted")
 
     def test_of_an_ended_or_unknown_id_does_nothing(self, harness, overlap):
         h = harness(overlap=overlap)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 
 
@@ -38,3 +40,54 @@ def test_the_default_length_is_cut_to_what_fits(harness, never_ends):
     h = harness(context_len=60, script=never_ends)
     h.add("a", [1] * 50)
     assert len(h.run()["a"].token_ids) == 10
+
+
+class Letters:
+    """A StopChecker for which token n is the nth letter."""
+
+    def matcher(self, stop):
+        return LetterMatcher(stop)
+
+
+class LetterMatcher:
+    def __init__(self, stop):
+        self._stop = stop
+        self._text = ""
+
+    def push(self, token_id):
+        self._text += chr(96 + token_id)
+        return next((s for s in self._stop if self._text.endswith(s)), None)
+
+
+@pytest.fixture
+def spelling(harness, overlap):
+    """A harness whose requests all write "abc" again and again."""
+
+    def abc(history):
+        return 1 + (len(history) - len(PROMPT)) % 3
+
+    return harness(overlap=overlap, script=abc, stop_checker=Letters())
+
+
+def test_a_stop_string_ends_a_request_with_its_last_token(spelling):
+    spelling.add("a", PROMPT, max_new_tokens=20, stop=("zz", "ca"))
+    out = spelling.run()["a"]
+    assert out.token_ids == [1, 2, 3, 1]
+    assert (out.finish_reason.type, out.finish_reason.matched) == ("stop", "ca")
+
+
+@pytest.mark.parametrize(("minimum", "length"), [(0, 3), (3, 3), (4, 6), (6, 6), (7, 9)])
+def test_a_stop_string_below_min_new_tokens_does_not_count(spelling, minimum, length):
+    spelling.add("a", PROMPT, max_new_tokens=20, min_new_tokens=minimum, stop="bc")
+    out = spelling.run()["a"]
+    assert (len(out.token_ids), out.finish_reason.matched) == (length, "bc")
+
+
+def test_a_stop_id_counts_before_a_stop_string_and_both_before_the_length(spelling):
+    spelling.add("id", PROMPT, max_new_tokens=3, stop="c", stop_token_ids=(3,))
+    spelling.add("string", PROMPT, max_new_tokens=3, stop="c")
+    spelling.add("length", PROMPT, max_new_tokens=3, stop="d")
+    reasons = {rid: ended.finish_reason for rid, ended in spelling.run().items()}
+    assert (reasons["id"].type, reasons["id"].matched) == ("stop", 3)
+    assert (reasons["string"].type, reasons["string"].matched) == ("stop", "c")
+    assert (reasons["length"].type, reasons["length"].matched) == ("length", None)

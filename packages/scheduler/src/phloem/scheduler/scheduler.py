@@ -123,6 +123,9 @@ class Scheduler:
             namespace=namespace,
             stop_matcher=matcher,
         )
+        if not self._active and not len(self._waiting):
+            # Here and not in `schedule`, which nobody calls while there is nothing to do.
+            self._ratio.reset()
         self._waiting.add(request)
         return request
 
@@ -160,9 +163,6 @@ class Scheduler:
 
         None while steps are in flight may also mean that one of them has to be processed first.
         """
-        if not self._active and not len(self._waiting):
-            self._ratio.reset()
-            return None
         # From before the admissions: what is prefilled in this step does not decode in it.
         active = list(self._active.values())
         mixed = self.config.enable_mixed_chunk
