@@ -20,7 +20,7 @@ from phloem.kernels import available_backends
 from phloem.model_runner.sources import default_cache_dir, resolve_model
 
 COMPONENTS = ("radix-cache", "kernels", "mem-pool", "scheduler", "model-runner", "server")
-LIBRARIES = ("torch", "transformers", "numpy", "tokenizers", "safetensors", "huggingface_hub")
+LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "gguf", "huggingface_hub")
 CPU_FEATURES = {
     "x86_64": ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
     "aarch64": ("asimd", "asimddp", "i8mm", "bf16", "sve"),
