@@ -102,7 +102,7 @@ def answer(frontend, stream, client=None, metrics=None):
     ]
 
     async def run():
-        made = Answer(lambda asgi_send: send(requests, Lines(), asgi_send))
+        made = Answer(lambda asgi_send: send(requests, Lines(), "prompt", asgi_send))
         await asyncio.wait_for(made({"type": "http"}, client.receive, client.send), 10)
 
     asyncio.run(run())

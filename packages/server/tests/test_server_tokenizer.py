@@ -200,3 +200,39 @@ def test_ids_and_tokens_map_both_ways(byte_level):
 @given(text=st.text())
 def test_encoding_loses_nothing(byte_level, text):
     assert byte_level.decode(byte_level.encode(text), skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece", "wordpiece"])
+def test_ids_are_those_of_the_library(kind, request):
+    tokenizer = request.getfixturevalue(kind)
+    for text in [*TEXTS, "hello worlds!", "</s>a<|endoftext|>", "🌳" * 50]:
+        for special in (True, False):
+            expected = tokenizer._backend.encode(text, add_special_tokens=special).ids
+            assert tokenizer.encode(text, add_special_tokens=special) == expected
+
+
+@given(
+    st.text() | st.lists(st.sampled_from(["the", " ", "Paris", "<|im_end|>", "世"])).map("".join)
+)
+def test_no_text_has_fewer_tokens_than_its_bytes_allow(byte_level, text):
+    longest = byte_level.longest_token_bytes
+    assert longest == len("<|endoftext|>")
+    assert len(byte_level.encode(text)) * longest >= len(text.encode())
+
+
+def test_there_is_no_longest_token_where_text_can_shrink(
+    byte_level_folder, sentencepiece, wordpiece
+):
+    assert sentencepiece.longest_token_bytes is None
+    assert wordpiece.longest_token_bytes is None
+    for change in (
+        {"normalizer": tokenizers.normalizers.Strip()},
+        {"pre_tokenizer": tokenizers.pre_tokenizers.Whitespace()},
+    ):
+        backend = tokenizers.Tokenizer.from_file(str(byte_level_folder / "tokenizer.json"))
+        for name, part in change.items():
+            setattr(backend, name, part)
+        assert Tokenizer(backend).longest_token_bytes is None
+    backend = tokenizers.Tokenizer.from_file(str(byte_level_folder / "tokenizer.json"))
+    backend.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True)])
+    assert Tokenizer(backend).longest_token_bytes is None

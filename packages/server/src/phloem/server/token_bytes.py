@@ -25,12 +25,36 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 def token_bytes_of(backend: tokenizers.Tokenizer) -> TokenBytes | None:
     """The table of `backend`, filled as it is asked; None where its decoder allows none."""
-    steps = _decoder_steps(backend)
+    steps = _steps(backend.decoder, "decoders")
     if [step["type"] for step in steps] == ["ByteLevel"]:
         literal = frozenset(backend.get_added_tokens_decoder())
         return _cached(backend, lambda i, text: _from_byte_level(text, literal=i in literal))
     rule = _piece_rule(steps)
     return None if rule is None else _cached(backend, lambda _, text: rule(text))
+
+
+def longest_token(backend: tokenizers.Tokenizer) -> int | None:
+    """The most bytes of a text that one token can take; None where that has no bound.
+
+    It has one where every byte of a text is in a token: in byte-level BPE without anything that
+    rewrites or drops text on the way.
+    """
+    added = backend.get_added_tokens_decoder().values()
+    if backend.normalizer is not None or any(token.lstrip or token.rstrip for token in added):
+        return None
+    steps = _steps(backend.pre_tokenizer, "pretokenizers")
+    if not steps or steps[-1]["type"] != "ByteLevel" or not all(map(_keeps_text, steps)):
+        return None
+    vocabulary = backend.get_vocab(with_added_tokens=False).keys()
+    if not isinstance(backend.model, tokenizers.models.BPE) or not vocabulary >= _BYTE_OF.keys():
+        return None
+    # One character of the byte alphabet is one byte.
+    return max(*map(len, vocabulary), *(len(token.content.encode()) for token in added), 1)
+
+
+def _keeps_text(step: Mapping[str, Any]) -> bool:
+    kind = step["type"]
+    return kind in ("ByteLevel", "Digits") or (kind == "Split" and step["behavior"] != "Removed")
 
 
 def _cached(backend: tokenizers.Tokenizer, to_bytes: Callable[[TokenId, str], bytes]) -> TokenBytes:
@@ -46,11 +70,13 @@ def _cached(backend: tokenizers.Tokenizer, to_bytes: Callable[[TokenId, str], by
     return token_bytes
 
 
-def _decoder_steps(backend: tokenizers.Tokenizer) -> Sequence[Mapping[str, Any]]:
-    if backend.decoder is None:
+def _steps(part: Any, name: str) -> Sequence[Mapping[str, Any]]:
+    """The settings of a decoder or pre-tokenizer, step by step; `name` is what a sequence has."""
+    if part is None:
         return ()
-    state = json.loads(backend.decoder.__getstate__())
-    return state["decoders"] if state["type"] == "Sequence" else (state,)
+    state = json.loads(part.__getstate__())
+    steps: Sequence[Mapping[str, Any]] = state[name] if state["type"] == "Sequence" else (state,)
+    return steps
 
 
 def _byte_alphabet() -> dict[str, int]:

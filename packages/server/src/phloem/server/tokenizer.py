@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from phloem.server.chat_template import ChatTemplate, Message
-from phloem.server.token_bytes import TokenId, token_bytes_of
+from phloem.server.token_bytes import TokenId, longest_token, token_bytes_of
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
@@ -95,6 +96,14 @@ class Tokenizer:
         """The token that fills batches in training."""
         return self._special_id("pad_token")
 
+    @cached_property
+    def longest_token_bytes(self) -> int | None:
+        """UTF-8 bytes of text that one token can stand for at most; None: there is no such bound.
+
+        A text of `n` bytes has at least `n / longest_token_bytes` tokens.
+        """
+        return longest_token(self._backend)
+
     @property
     def has_chat_template(self) -> bool:
         """Whether chats can be encoded."""
@@ -111,6 +120,8 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[TokenId]:
         """The token ids of a text; with the tokens that the model wants around a document.
 
+        Other threads run meanwhile.
+
         Raises:
             ValueError: when `text` is no string, or not one that UTF-8 can hold.
         """
@@ -123,7 +134,10 @@ class Tokenizer:
                 f"the prompt has half of a surrogate pair at character {error.start}: give text "
                 "that UTF-8 can hold"
             ) from error
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # The batch call lets go of the interpreter lock, which `encode` holds for its whole work;
+        # the fast one leaves out offsets, which nobody reads here.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding.ids
 
     def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         """The prompt text of a conversation, by the model's chat template.

@@ -34,7 +34,7 @@ from phloem.server.http.protocol import (
 )
 from phloem.server.http.surround import Surround
 
-MAX_BODY_BYTES = 64 << 20
+MAX_BODY_BYTES = 16 << 20
 HEALTH_TIMEOUT = 10.0
 """Seconds; a step of a long prefill on a CPU takes about one."""
 
@@ -76,7 +76,7 @@ def _add_generation(
 
     def answer(prepared: Prepared) -> Answer:
         send = generation.send_stream if prepared.stream else generation.send_whole
-        return Answer(partial(send, prepared.requests, prepared.form))
+        return Answer(partial(send, prepared.requests, prepared.form, prepared.prompt))
 
     @app.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
     async def chat_completions(request: Request) -> Response:

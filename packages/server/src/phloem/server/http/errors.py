@@ -75,16 +75,22 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 @contextmanager
-def refusing(param: str | None = None, names: Mapping[str, str] | None = None) -> Iterator[None]:
+def refusing(
+    param: str | None = None,
+    names: Mapping[str, str] | None = None,
+    *,
+    prompt: str | None = None,
+) -> Iterator[None]:
     """Within it, what the engine refuses is the client's mistake: a 400 with the same sentence.
 
     `names` says what the API calls the engine's parameters. The error's `param` is the sentence's
-    first word, where the engine's checks put the name of what is wrong, or else `param`.
+    first word, where the engine's checks put the name of what is wrong, or else `param`; that of a
+    prompt that is too long is `prompt`, where it is given.
     """
     try:
         yield
     except ContextLengthError as error:
-        raise ApiError(str(error), param=param, code="context_length_exceeded") from error
+        raise ApiError(str(error), param=prompt or param, code="context_length_exceeded") from error
     except (ValueError, OverflowError) as error:
         message = str(error)
         for engine_name, api_name in (names or {}).items():

@@ -82,10 +82,10 @@ class Generation:
         self._metrics = metrics
 
     async def send_whole(
-        self, requests: Sequence[GenerationRequest], form: Form, send: Send
+        self, requests: Sequence[GenerationRequest], form: Form, prompt: str, send: Send
     ) -> None:
-        """Answer when all sequences have ended."""
-        with self._started(requests) as sequences:
+        """Answer when all sequences have ended; `prompt` is the field that has the prompt."""
+        with self._started(requests, prompt) as sequences:
             outputs: list[TextNews] = [None] * len(sequences)  # type: ignore[list-item]
 
             async def collect(index: int, sequence: _Sequence) -> None:
@@ -101,13 +101,13 @@ class Generation:
         await send({"type": "http.response.body", "body": body})
 
     async def send_stream(
-        self, requests: Sequence[GenerationRequest], form: Form, send: Send
+        self, requests: Sequence[GenerationRequest], form: Form, prompt: str, send: Send
     ) -> None:
         """Answer as it comes. Nothing is sent before there is something to tell, so that what
         fails before has a status of its own.
         """
         events = EventStream(send)
-        with self._started(requests) as sequences:
+        with self._started(requests, prompt) as sequences:
 
             async def pass_on(index: int, sequence: _Sequence) -> None:
                 async for news in sequence:
@@ -125,12 +125,14 @@ class Generation:
         await events.end(form.tail())
 
     @contextmanager
-    def _started(self, requests: Sequence[GenerationRequest]) -> Iterator[list[_Sequence]]:
+    def _started(
+        self, requests: Sequence[GenerationRequest], prompt: str
+    ) -> Iterator[list[_Sequence]]:
         """All of them or none; those that have not ended are aborted at the end."""
         sequences: list[_Sequence] = []
         try:
             for request in requests:
-                with refusing():
+                with refusing(prompt=prompt):
                     stream = self._frontend.start(request)
                 sequences.append(_Sequence(stream, self._metrics.meter()))
             yield sequences

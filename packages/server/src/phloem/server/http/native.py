@@ -10,12 +10,14 @@ import msgspec
 from phloem.server.frontend import Frontend
 from phloem.server.http.completions import token_lists
 from phloem.server.http.errors import ApiError, raise_if_failed, refusing
+from phloem.server.http.fitting import check_fits
 from phloem.server.http.prepare import (
     Prepared,
     apart,
     check_count,
     namespace_of,
     text_size,
+    texts_of,
     to_request,
 )
 from phloem.server.http.protocol import GenerateRequest
@@ -67,17 +69,18 @@ async def prepare_native(frontend: Frontend, request: GenerateRequest) -> Prepar
     rids = _rids(request, jobs)
     skip = request.skip_special_tokens is not False
     requests = [to_request(job, rid, skip) for job, rid in zip(jobs, rids)]
-    return Prepared(requests, NativeForm(jobs, single), bool(request.stream))
+    prompt = "text" if request.input_ids is None else "input_ids"
+    return Prepared(requests, NativeForm(jobs, single), bool(request.stream), prompt)
 
 
 async def _jobs(frontend: Frontend, request: GenerateRequest) -> tuple[list[Job], bool]:
     text, ids = request.text, request.input_ids
     if ids is not None:
         token_lists(ids, "input_ids")
-    arguments = (text, request.sampling_params, ids, namespace_of(request.cache_salt))
+    arguments = (frontend, text, request.sampling_params, ids, namespace_of(request.cache_salt))
     try:
         with refusing():
-            jobs, single = await apart(text_size(text), make_jobs, frontend.tokenizer, *arguments)
+            jobs, single = await apart(text_size(text), _make_jobs, *arguments)
     except TypeError as error:
         raise ApiError(
             f"sampling_params has a value of the wrong type ({error})", param="sampling_params"
@@ -86,6 +89,14 @@ async def _jobs(frontend: Frontend, request: GenerateRequest) -> tuple[list[Job]
         raise ApiError("text is empty: give at least one", param="text")
     check_count(len(jobs), 1)
     return jobs, single
+
+
+def _make_jobs(
+    frontend: Frontend, text: str | list[str] | None, *others: Any
+) -> tuple[list[Job], bool]:
+    for each in texts_of(text):
+        check_fits(frontend.tokenizer, frontend.limits, each, "text")
+    return make_jobs(frontend.tokenizer, text, *others)
 
 
 def _rids(request: GenerateRequest, jobs: Sequence[Job]) -> list[str]:

@@ -16,6 +16,7 @@ from phloem.server.frontend import Frontend, GenerationRequest
 from phloem.server.http.chat import ChatForm, plain_messages
 from phloem.server.http.completions import Choice, CompletionForm, prompt_ids
 from phloem.server.http.errors import ApiError, refusing
+from phloem.server.http.fitting import check_fits
 from phloem.server.http.generation import Form
 from phloem.server.http.logprobs import CompletionLogprobs, TokenNames
 from phloem.server.http.protocol import (
@@ -57,6 +58,8 @@ class Prepared:
     requests: list[GenerationRequest]
     form: Form
     stream: bool
+    prompt: str
+    """The field that has the prompt, for errors."""
 
 
 async def prepare_chat(
@@ -72,7 +75,7 @@ async def prepare_chat(
     with refusing("messages"):
         messages = plain_messages(request.messages)
         size = sum(len(message["content"]) for message in messages)
-        prompt = await apart(size, frontend.tokenizer.encode_chat, messages)
+        prompt = await apart(size, _chat_ids, frontend, messages)
     fields = _sampling_fields(request, max_tokens) | {"top_logprobs": top}
     if max_tokens is None:
         fields["max_new_tokens"] = _room(frontend, prompt)
@@ -84,7 +87,7 @@ async def prepare_chat(
     form = ChatForm(
         id, model, request.n or 1, _include_usage(request), None if top is None else names
     )
-    return Prepared(_requests(id, jobs, request), form, bool(request.stream))
+    return Prepared(_requests(id, jobs, request), form, bool(request.stream), "messages")
 
 
 async def prepare_completion(
@@ -103,9 +106,7 @@ async def prepare_completion(
             param="best_of",
         )
     with refusing("prompt"):
-        prompts = await apart(
-            text_size(request.prompt), prompt_ids, frontend.tokenizer, request.prompt
-        )
+        prompts = await apart(text_size(request.prompt), _completion_ids, frontend, request.prompt)
     check_count(len(prompts), n)
     common = _sampling_fields(request, request.max_tokens) | {"top_logprobs": request.logprobs}
     if request.echo and request.logprobs is not None:
@@ -123,10 +124,23 @@ async def prepare_completion(
     id = f"cmpl-{uuid.uuid4().hex}"
     choices = [_choice(frontend, names, request, prompts, i, n) for i in range(len(jobs))]
     form = CompletionForm(id, model, n, _include_usage(request), choices)
-    return Prepared(_requests(id, jobs, request), form, bool(request.stream))
+    return Prepared(_requests(id, jobs, request), form, bool(request.stream), "prompt")
 
 
 _ENGINE_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+
+
+def _chat_ids(frontend: Frontend, messages: Sequence[dict[str, Any]]) -> list[int]:
+    text = frontend.tokenizer.render_chat(messages)
+    check_fits(frontend.tokenizer, frontend.limits, text, "messages", add_special_tokens=False)
+    # The template writes all special tokens itself.
+    return frontend.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _completion_ids(frontend: Frontend, prompt: str | Sequence[Any]) -> list[list[int]]:
+    for text in texts_of(prompt):
+        check_fits(frontend.tokenizer, frontend.limits, text, "prompt")
+    return prompt_ids(frontend.tokenizer, prompt)
 
 
 def _sampling_fields(request: OpenAIRequest, max_tokens: int | None) -> dict[str, Any]:
@@ -227,11 +241,18 @@ def check_count(prompts: int, n: int) -> None:
 
 def text_size(prompt: str | Sequence[Any] | None) -> int:
     """Characters in all texts of a prompt."""
-    if prompt is None or isinstance(prompt, str):
-        return len(prompt or "")
-    return sum(len(text) for text in prompt if isinstance(text, str))
+    return sum(map(len, texts_of(prompt)))
+
+
+def texts_of(prompt: str | Sequence[Any] | None) -> list[str]:
+    """The texts in a prompt of any form."""
+    given = [prompt] if isinstance(prompt, str) else prompt or ()
+    return [text for text in given if isinstance(text, str)]
 
 
 async def apart(size: int, work: Callable[..., T], *args: Any) -> T:
-    """`work(*args)`; in a thread where it would take long enough for streams to feel it."""
+    """`work(*args)`; in a thread where it would take long enough for streams to feel it.
+
+    Of help for work that lets go of the interpreter lock, as `Tokenizer.encode` does.
+    """
     return work(*args) if size < _LONG_TEXT else await asyncio.to_thread(work, *args)
