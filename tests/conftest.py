@@ -101,6 +101,8 @@ def write_script(chat_llama, tmp_path_factory):
 class LoopFrontend:
     """An engine in this process behind the HTTP API; implements `Frontend`."""
 
+    draining = False
+
     def __init__(self, **options):
         from phloem.server.config import ServerArgs
         from phloem.server.driver import LoopDriver

@@ -9,6 +9,8 @@ import socket
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import httpx
@@ -21,6 +23,14 @@ from phloem.server.config import ServerArgs
 from phloem.server.http_config import HttpArgs
 
 ENDLESS = {"prompt": "abc", "max_tokens": 90_000, "ignore_eos": True, "model": "scripted"}
+SHUTTING_DOWN = {
+    "error": {
+        "message": "the server is shutting down",
+        "type": "service_unavailable_error",
+        "param": None,
+        "code": "service_unavailable",
+    }
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +57,14 @@ def folders(monkeypatch):
         yield Path(folder)
 
 
+def serving(script, **options):
+    args = ServerArgs(model=script, max_running_requests=8)
+    return running_server(args, HttpArgs(port=0, served_model_name="scripted", **options))
+
+
 @pytest.fixture
 def server(script, folders):
-    args = ServerArgs(model=script, max_running_requests=8)
-    with running_server(args, HttpArgs(port=0, served_model_name="scripted")) as running:
+    with serving(script) as running:
         yield running
 
 
@@ -69,6 +83,23 @@ def gone(children):
 
 def ask(server, body):
     return httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+
+
+@contextmanager
+def streaming(server, body):
+    """The lines of a stream that has begun, and whose first event is read."""
+    url, body = f"{server.url}/v1/completions", body | {"stream": True}
+    with httpx.stream("POST", url, json=body, timeout=60) as stream:
+        lines = stream.iter_lines()
+        first = next(lines)
+        yield chain([first], lines)
+
+
+def completed(lines):
+    """The text of a stream that ended well."""
+    *events, done = (line.removeprefix("data: ") for line in lines if line)
+    assert done == "[DONE]"
+    return "".join(json.loads(event)["choices"][0]["text"] for event in events)
 
 
 def until_running(server, requests):
@@ -132,7 +163,9 @@ class TestStart:
     def test_a_signal_during_the_start_ends_it(self, tiny_llama, folders, number):
         process, children = starting(tiny_llama)
         process.send_signal(number)
-        assert "Phloem serves" not in process.communicate(timeout=30)[1]
+        error = process.communicate(timeout=30)[1]
+        assert "Phloem serves" not in error
+        assert "Traceback" not in error
         assert process.returncode == 0
         assert gone(dict(enumerate(children)))
         assert list(folders.iterdir()) == []
@@ -160,29 +193,58 @@ class TestEnd:
         assert gone(children)
         assert list(folders.iterdir()) == []
 
-    def test_a_request_that_runs_too_long_is_aborted_after_a_signal(self, server):
-        children = processes_of(server)
-        with ThreadPoolExecutor() as pool:
-            asked = pool.submit(ask, server, ENDLESS)
-            until_running(server, 1)
-            server.process.send_signal(signal.SIGINT)
+    @pytest.mark.parametrize("signals", [1, 2])
+    def test_what_is_cut_off_hears_that_the_server_is_shutting_down(self, script, folders, signals):
+        # With two the drain would last for longer than the test may.
+        with serving(script, drain_seconds=0.1 if signals == 1 else 1000) as server:
+            children = processes_of(server)
+            with ThreadPoolExecutor() as pool, streaming(server, ENDLESS) as lines:
+                asked = pool.submit(ask, server, ENDLESS)
+                until_running(server, 2)
+                # Two of one kind could arrive as one.
+                for number in (signal.SIGTERM, signal.SIGINT)[:signals]:
+                    server.process.send_signal(number)
+                answer = asked.result()
+                *_, last = (line for line in lines if line)
             assert server.process.wait(20) == 0
-            # Its client hears of it, as an answer or an error.
-            assert asked.result().status_code in (200, 499, 500, 503)
-        assert gone(children)
+            assert gone(children)
+            server.stop()
+        assert answer.status_code == 503
+        assert answer.json() == json.loads(last.removeprefix("data: ")) == SHUTTING_DOWN
+        assert not any("Traceback" in line for line in server.log)
 
-    def test_a_second_signal_waits_for_nothing(self, server):
-        children = processes_of(server)
-        with ThreadPoolExecutor() as pool:
-            asked = pool.submit(ask, server, ENDLESS)
-            until_running(server, 1)
-            os.kill(children["scheduler"].pid, signal.SIGSTOP)
-            # Two of one kind could arrive as one.
-            server.process.send_signal(signal.SIGINT)
-            server.process.send_signal(signal.SIGTERM)
+    def test_a_second_signal_needs_no_scheduler(self, script, folders):
+        with serving(script, drain_seconds=1000) as server:
+            children = processes_of(server)
+            with ThreadPoolExecutor() as pool:
+                asked = pool.submit(ask, server, ENDLESS)
+                until_running(server, 1)
+                os.kill(children["scheduler"].pid, signal.SIGSTOP)
+                server.process.send_signal(signal.SIGINT)
+                server.process.send_signal(signal.SIGTERM)
+                assert server.process.wait(20) == 0
+                assert asked.result().status_code == 503
+            assert gone(children)
+            server.stop()
+        assert not any("Traceback" in line for line in server.log)
+
+    def test_while_it_drains_what_runs_goes_on_and_nothing_new_is_taken(self, script, folders):
+        long = ENDLESS | {"max_tokens": 8000, "temperature": 0}
+        with serving(script, drain_seconds=1000) as server:
+            children = processes_of(server)
+            with streaming(server, long) as first, streaming(server, long) as second:
+                server.process.send_signal(signal.SIGTERM)
+                while (ready := httpx.get(f"{server.url}/ready", timeout=60)).status_code == 200:
+                    pass
+                refused = ask(server, ENDLESS)
+                healthy = httpx.get(f"{server.url}/health", timeout=60)
+                texts = [completed(lines) for lines in (first, second)]
             assert server.process.wait(20) == 0
-            assert asked.exception() is not None or asked.result().status_code >= 500
-        assert gone(children)
+            assert gone(children)
+        assert (ready.status_code, refused.status_code) == (503, 503)
+        assert ready.json() == refused.json() == SHUTTING_DOWN
+        assert healthy.status_code == 200
+        assert texts == ["x" * 8000] * 2
 
     def test_if_the_server_is_killed_its_children_end(self, server, folders):
         children = processes_of(server)

@@ -27,6 +27,7 @@ def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
         (["--page-size", "3"], "page_size 3 is no power of two"),
         (["--port", "65536"], "port 65536 is no port"),
         (["--served-model-name", ""], "served_model_name is empty"),
+        (["--drain-seconds", "-1"], "drain_seconds -1 is no time to wait"),
         (["--log-level", "odd"], "--log-level"),
         (["--model", "./nothing-here"], "There is no file or folder"),
     ],

@@ -156,3 +156,35 @@ def test_a_reply_that_comes_too_late_is_dropped(manager, sent):
             manager.take(Reply(message.id, {}))
 
     asyncio.run(run())
+
+
+def test_a_drain_refuses_what_is_new_and_ends_with_the_last_request(manager, sent):
+    async def run():
+        streams = [manager.start(asked(rid)) for rid in ("r", "s")]
+        draining = asyncio.ensure_future(manager.drain(1000))
+        await asyncio.sleep(0)
+        with pytest.raises(ServiceUnavailable, match="is shutting down"):
+            manager.start(asked("new"))
+        manager.take(news("a", "stop"))
+        await asyncio.sleep(0)
+        assert not draining.done()
+        manager.take(news("b", "stop", "s"))
+        await draining
+        return [await read(stream) for stream in streams]
+
+    assert asyncio.run(run()) == [["a"], ["b"]]
+    assert len(sent) == 2
+
+
+def test_what_a_drain_does_not_wait_for_is_aborted_and_fails_with_the_reason(manager, sent):
+    async def run():
+        stream = manager.start(asked())
+        await manager.drain(0)
+        manager.take(news("a"))
+        manager.shut_down()
+        assert await stream.__anext__()
+        with pytest.raises(ServiceUnavailable, match="is shutting down"):
+            await stream.__anext__()
+
+    asyncio.run(run())
+    assert sent[1:] == [Abort(["r"])]

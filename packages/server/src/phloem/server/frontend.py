@@ -14,6 +14,8 @@ from phloem.scheduler import SamplingParams
 from phloem.server.messages import Limits, TextNews
 from phloem.server.tokenizer import Tokenizer
 
+SHUTTING_DOWN = "the server is shutting down"
+
 
 class ServiceUnavailable(RuntimeError):
     """The engine behind the API has ended or does not answer; a 503."""
@@ -54,6 +56,8 @@ class Frontend(Protocol):
 
     tokenizer: Tokenizer
     limits: Limits
+    draining: bool
+    """The server is ending: what runs goes on for a while, and nothing new is taken."""
 
     def start(self, request: GenerationRequest) -> NewsStream:
         """Check a request and send it off.
@@ -62,7 +66,7 @@ class Frontend(Protocol):
             ValueError: it can never be served (`ContextLengthError` where it is too long); nothing
             was
                 sent then.
-            ServiceUnavailable: the engine has ended.
+            ServiceUnavailable: the engine has ended, or is `draining`.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from phloem.server.config import check_types, option
@@ -26,11 +27,18 @@ class HttpArgs:
     log_level: str = option(
         "info", "what is logged; debug: every HTTP request too", group=HTTP, choices=LOG_LEVELS
     )
+    drain_seconds: float = option(
+        5.0, "how long running requests may go on after a first Ctrl-C or SIGTERM", group=HTTP
+    )
 
     def __post_init__(self) -> None:
         check_types(self)
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port {self.port} is no port: use one from 0 to {2**16 - 1}")
+        if not 0 <= self.drain_seconds < math.inf:
+            raise ValueError(
+                f"drain_seconds {self.drain_seconds:g} is no time to wait: use 0 or more seconds"
+            )
         if self.served_model_name == "":
             raise ValueError("served_model_name is empty: give the model a name")
         if self.log_level not in LOG_LEVELS:

@@ -77,7 +77,7 @@ async def launched(model: LocatedModel, log_level: str = "info") -> AsyncIterato
             try:
                 yield RunningEngine(manager, ready.startup_seconds, died, pids)
             finally:
-                manager.fail("the server is shutting down")
+                manager.shut_down()
 
 
 async def _ready(first: asyncio.Future[Incoming], died: asyncio.Future[str]) -> Ready:

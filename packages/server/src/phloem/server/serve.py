@@ -1,8 +1,8 @@
 """The server: the HTTP API over an engine in processes of its own, until it is told to end.
 
 Owns the main process: the port, the signals, the order of a start and of an end. A first Ctrl-C or
-SIGTERM lets running requests go on for a moment, then aborts them; a second one waits for nothing.
-If a process of the engine dies, everything ends.
+SIGTERM drains the server: running requests go on up to a limit, while it is not ready and refuses
+new ones. A second one ends what runs. If a process of the engine dies, everything ends.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from phloem.server.http_config import HttpArgs
 from phloem.server.launch import RunningEngine, StartupError, launched
 from phloem.server.located_model import LocatedModel
 from phloem.server.startup import Laps, breakdown
+from phloem.server.tokenizer_manager import TokenizerManager
 
-_SECONDS_TO_FINISH = 2.0
-"""For running requests, after the first signal."""
-_SECONDS_TO_CLOSE = 5.0
-"""For all connections, after the first signal."""
+_SECONDS_TO_CLOSE = 5
+"""After the drain: for clients to read the rest of their answers."""
+_SECONDS_TO_TELL = 0.5
+"""The same, after a second signal."""
 _BACKLOG = 2048
 
 Say = Callable[[str], None]
@@ -64,6 +65,8 @@ class _Serving:
         self._laps = laps
         self._name = http.served_model_name or model.name
         self._on_signal: Callable[[], object] = lambda: None
+        self._drain: asyncio.Task[None] | None = None
+        """Since the first signal."""
 
     async def run(self) -> int:
         """Start, serve, end; returns the exit status."""
@@ -81,11 +84,15 @@ class _Serving:
         async with launched(self._model, self._http.log_level) as engine:
             server = self._server(engine)
             engine.died.add_done_callback(lambda _: _let_end(server))
-            self._on_signal = lambda: self._end_soon(server, engine)
+            self._on_signal = lambda: self._end_soon(server, engine.manager)
             # From here on a client that comes waits; before, it was refused.
             self._listener.listen(_BACKLOG)
             self._tell_ready(engine)
-            await server.serve(sockets=[self._listener])
+            try:
+                await server.serve(sockets=[self._listener])
+            finally:
+                if self._drain is not None:
+                    self._drain.cancel()
             return 1 if engine.died.done() else 0
 
     def _server(self, engine: RunningEngine) -> uvicorn.Server:
@@ -99,16 +106,25 @@ class _Serving:
             log_level="debug" if verbose else "warning",
             access_log=verbose,
             ws="none",
-            timeout_graceful_shutdown=int(_SECONDS_TO_CLOSE),
+            # The app has nothing to do at its start and end, and a forced end skips its end.
+            lifespan="off",
+            timeout_graceful_shutdown=_SECONDS_TO_CLOSE,
         )
         return _Uvicorn(config)
 
-    def _end_soon(self, server: uvicorn.Server, engine: RunningEngine) -> None:
-        if server.should_exit:
-            server.force_exit = True
+    def _end_soon(self, server: uvicorn.Server, manager: TokenizerManager) -> None:
+        loop = asyncio.get_running_loop()
+        if self._drain is None:
+            self._drain = loop.create_task(self._end_after_drain(server, manager))
             return
+        manager.shut_down()
         _let_end(server)
-        asyncio.get_running_loop().call_later(_SECONDS_TO_FINISH, engine.manager.abort, None)
+        loop.call_later(_SECONDS_TO_TELL, _force_end, server)
+
+    async def _end_after_drain(self, server: uvicorn.Server, manager: TokenizerManager) -> None:
+        await manager.drain(self._http.drain_seconds)
+        manager.shut_down()
+        _let_end(server)
 
     def _tell_ready(self, engine: RunningEngine) -> None:
         self._laps.lap("start the engine")
@@ -133,6 +149,10 @@ class _Uvicorn(uvicorn.Server):
 
 def _let_end(server: uvicorn.Server) -> None:
     server.should_exit = True
+
+
+def _force_end(server: uvicorn.Server) -> None:
+    server.force_exit = True
 
 
 @contextmanager

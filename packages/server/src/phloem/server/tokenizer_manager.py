@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from itertools import count
 from typing import Any
 
 from phloem.scheduler import SamplingParams, checked_new_tokens, checked_prompt
-from phloem.server.frontend import GenerationRequest, ServiceUnavailable
+from phloem.server.frontend import SHUTTING_DOWN, GenerationRequest, ServiceUnavailable
 from phloem.server.ipc import Outbox
 from phloem.server.messages import (
     Abort,
@@ -104,10 +105,15 @@ class TokenizerManager:
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._ids = count()
         self._failure: str | None = None
+        self.draining = False
+        self._idle = asyncio.Event()
+        """No request is in flight; kept up to date while draining."""
 
     def start(self, request: GenerationRequest) -> RequestStream:
         """Check a request and send it off, as `Frontend` says."""
         self._check_alive()
+        if self.draining:
+            raise ServiceUnavailable(SHUTTING_DOWN)
         rid, params = request.rid, request.params
         if rid in self._streams:
             raise ValueError(f"request id {rid!r} is in use: give each request its own")
@@ -159,6 +165,21 @@ class TokenizerManager:
         freed: int = (await self._ask("flush_cache"))["freed"]
         return freed
 
+    async def drain(self, timeout: float) -> None:
+        """Take no more requests, and let those that run go on for `timeout` seconds at most.
+
+        What runs after that is left to `shut_down`.
+        """
+        self.draining = True
+        self._note_idle()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout)
+
+    def shut_down(self) -> None:
+        """End all that runs, with `ServiceUnavailable`, and take no more."""
+        self.abort(None)
+        self.fail(SHUTTING_DOWN)
+
     # From the other processes.
 
     def take(self, message: FromScheduler | TextBatch) -> None:
@@ -170,6 +191,7 @@ class TokenizerManager:
                 stream = streams.get(rid) if news.finish is None else streams.pop(rid, None)
                 if stream is not None:  # none: the engine has ended, one process after the other
                     stream.put(news)
+            self._note_idle()
         elif isinstance(message, Reply):
             waiting = self._replies.pop(message.id, None)
             if waiting is not None and not waiting.done():
@@ -181,6 +203,7 @@ class TokenizerManager:
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail(message)
+        self._note_idle()
         replies, self._replies = self._replies, {}
         for waiting in replies.values():
             if not waiting.done():
@@ -202,6 +225,10 @@ class TokenizerManager:
         if reply.error is not None:
             raise ValueError(reply.error)
         return reply.value
+
+    def _note_idle(self) -> None:
+        if self.draining and not self._streams:
+            self._idle.set()
 
     def _check_alive(self) -> None:
         if self._failure is not None:

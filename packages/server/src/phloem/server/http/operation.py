@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from phloem.server.frontend import Frontend, ServiceUnavailable
+from phloem.server.frontend import SHUTTING_DOWN, Frontend, ServiceUnavailable
 from phloem.server.http.body import checked, read_json
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response, refusing
@@ -39,11 +39,17 @@ def operation_router(
     started = int(time.time())
 
     @router.get("/health")
-    @router.get("/ready")
     async def health() -> Response:
         """200 where the scheduler's loop answers, else 503."""
         await frontend.ping(health_timeout)
         return json_response({"status": "ok"})
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """The same; 503 too once the server takes no more requests, while it finishes others."""
+        if frontend.draining:
+            raise ServiceUnavailable(SHUTTING_DOWN)
+        return await health()
 
     @router.get("/v1/models")
     async def models() -> Response:
