@@ -72,7 +72,15 @@ def test_it_ends_when_its_input_does_and_nobody_is_told(start):
     child.join(30)
     assert deaths == []
     assert not child.running
-    assert not folder.exists()  # had its parent been killed, nobody else could remove it
+    assert folder.exists()  # its parent removes it, after the last child that uses it
+
+
+def test_it_removes_the_folder_of_a_parent_that_was_killed(start):
+    child, folder = start("threading.Event().wait()")
+    child._stdin.close()
+    child.join(30)
+    assert not child.running
+    assert not folder.exists()
 
 
 def test_one_that_does_not_end_is_killed(start):

@@ -23,6 +23,8 @@ from phloem.server.config import ServerArgs
 from phloem.server.ipc import Endpoints
 
 _SECONDS_TO_END = 2.0
+_GOODBYE = b"."
+"""What a parent that ends its child says last."""
 
 _ENVIRONMENT = {"GOMP_SPINCOUNT": "1000"}
 """Where the user has not set it. The threads of a computation wait for each other by spinning.
@@ -55,7 +57,7 @@ def enter_child(name: str) -> ChildConfig:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = bytearray()
     while not line.endswith(b"\n"):
-        part = os.read(sys.stdin.fileno(), 1 << 16)
+        part = os.read(sys.stdin.fileno(), 1)  # what comes behind the line is for the guard
         if not part:
             raise SystemExit("the parent ended before it said what to do")
         line += part
@@ -69,10 +71,10 @@ def enter_child(name: str) -> ChildConfig:
 
 
 def _end_with_parent(folder: str) -> None:
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    # A parent that was killed could not clean up.
-    shutil.rmtree(folder, ignore_errors=True)
+    if os.read(sys.stdin.fileno(), 1) != _GOODBYE:
+        # A parent that was killed could not clean up. One that was not does so when all of its
+        # children have ended: before, one of them may be about to make its socket there.
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 
@@ -135,6 +137,8 @@ class Child:
         """Let it end, without waiting for it."""
         self._ending = True
         with suppress(BrokenPipeError):
+            if not self._stdin.closed:
+                self._stdin.write(_GOODBYE)
             self._stdin.close()
 
     def join(self, timeout: float = _SECONDS_TO_END) -> None:
