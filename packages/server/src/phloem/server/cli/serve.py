@@ -25,7 +25,7 @@ from phloem.server.startup import Laps
 def command(ctx: click.Context, engine_args: dict[str, Any], http_args: dict[str, Any]) -> None:
     """Serve a model over HTTP, with the OpenAI API.
 
-    Ctrl-C lets running requests finish for a moment, then ends; a second one ends at once.
+    Ctrl-C lets running requests go on for --drain-seconds, then ends; a second one ends them.
     """
     console, laps = status_console(), Laps()
     with usage_errors():
