@@ -22,9 +22,9 @@ LIMITS = Limits(context_len=100, max_total_tokens=90, vocab_size=400, capacity=1
 class Watched:
     """A tokenizer that notes what it is asked to encode, and in which thread."""
 
-    def __init__(self, tokenizer, longest=...):
+    def __init__(self, tokenizer, bound=True):
         self._tokenizer = tokenizer
-        self.longest_token_bytes = tokenizer.longest_token_bytes if longest is ... else longest
+        self.least_tokens = tokenizer.least_tokens if bound else None
         self.encoded = []
         self.threads = set()
 
@@ -48,8 +48,8 @@ def test_what_is_too_long_by_its_bytes_is_not_tokenized(byte_level):
     assert not tokenizer.encoded
 
 
-def test_without_a_longest_token_a_part_of_the_text_tells(byte_level):
-    tokenizer = Watched(byte_level, longest=None)
+def test_without_a_bound_a_part_of_the_text_tells(byte_level):
+    tokenizer = Watched(byte_level, bound=False)
     with pytest.raises(ApiError, match="at least"):
         check_fits(tokenizer, LIMITS, "x y " * 100_000, "text")
     assert tokenizer.encoded == [64 * 90]

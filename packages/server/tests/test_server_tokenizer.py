@@ -215,24 +215,27 @@ def test_ids_are_those_of_the_library(kind, request):
     st.text() | st.lists(st.sampled_from(["the", " ", "Paris", "<|im_end|>", "世"])).map("".join)
 )
 def test_no_text_has_fewer_tokens_than_its_bytes_allow(byte_level, text):
-    longest = byte_level.longest_token_bytes
-    assert longest == len("<|endoftext|>")
-    assert len(byte_level.encode(text)) * longest >= len(text.encode())
+    assert byte_level.least_tokens("a" * 13 * 7 + "b") == 8  # of "<|endoftext|>", the longest
+    assert len(byte_level.encode(text)) >= byte_level.least_tokens(text)
 
 
-def test_there_is_no_longest_token_where_text_can_shrink(
-    byte_level_folder, sentencepiece, wordpiece
-):
-    assert sentencepiece.longest_token_bytes is None
-    assert wordpiece.longest_token_bytes is None
-    for change in (
-        {"normalizer": tokenizers.normalizers.Strip()},
-        {"pre_tokenizer": tokenizers.pre_tokenizers.Whitespace()},
-    ):
+def test_bytes_that_the_vocabulary_lacks_count_for_no_token(byte_level_folder):
+    state = json.loads((byte_level_folder / "tokenizer.json").read_text())
+    del state["model"]["vocab"]["\u0104"]  # the byte 4
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(state)))
+    assert tokenizer.encode("\x04" * 100) == []
+    assert tokenizer.least_tokens("\x04" * 100) == 0
+    assert tokenizer.least_tokens("\x04a" * 26) == 2
+
+
+def test_a_text_that_can_shrink_has_no_least_tokens(byte_level_folder, sentencepiece, wordpiece):
+    assert sentencepiece.least_tokens is None
+    assert wordpiece.least_tokens is None
+    for part in (tokenizers.normalizers.Strip(), tokenizers.pre_tokenizers.Whitespace()):
         backend = tokenizers.Tokenizer.from_file(str(byte_level_folder / "tokenizer.json"))
-        for name, part in change.items():
-            setattr(backend, name, part)
-        assert Tokenizer(backend).longest_token_bytes is None
+        name = "normalizer" if hasattr(part, "normalize") else "pre_tokenizer"
+        setattr(backend, name, part)
+        assert Tokenizer(backend).least_tokens is None
     backend = tokenizers.Tokenizer.from_file(str(byte_level_folder / "tokenizer.json"))
     backend.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True)])
-    assert Tokenizer(backend).longest_token_bytes is None
+    assert Tokenizer(backend).least_tokens is None

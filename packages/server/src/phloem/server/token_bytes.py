@@ -20,6 +20,9 @@ TokenId = int
 TokenBytes = Callable[[TokenId], bytes]
 """The bytes of a token; none for an id that the vocabulary does not have."""
 
+TokenBound = Callable[[str], int]
+"""The least number of tokens that a text can have."""
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -33,11 +36,11 @@ def token_bytes_of(backend: tokenizers.Tokenizer) -> TokenBytes | None:
     return None if rule is None else _cached(backend, lambda _, text: rule(text))
 
 
-def longest_token(backend: tokenizers.Tokenizer) -> int | None:
-    """The most bytes of a text that one token can take; None where that has no bound.
+def token_bound_of(backend: tokenizers.Tokenizer) -> TokenBound | None:
+    """How many tokens a text has at least; None where its length says nothing about it.
 
-    It has one where every byte of a text is in a token: in byte-level BPE without anything that
-    rewrites or drops text on the way.
+    It does in byte-level BPE without anything that rewrites or drops text on the way, where each
+    byte is in a token, but for those that the vocabulary lacks.
     """
     added = backend.get_added_tokens_decoder().values()
     if backend.normalizer is not None or any(token.lstrip or token.rstrip for token in added):
@@ -45,11 +48,14 @@ def longest_token(backend: tokenizers.Tokenizer) -> int | None:
     steps = _steps(backend.pre_tokenizer, "pretokenizers")
     if not steps or steps[-1]["type"] != "ByteLevel" or not all(map(_keeps_text, steps)):
         return None
-    vocabulary = backend.get_vocab(with_added_tokens=False).keys()
-    if not isinstance(backend.model, tokenizers.models.BPE) or not vocabulary >= _BYTE_OF.keys():
+    if not isinstance(backend.model, tokenizers.models.BPE):
         return None
+    vocabulary = backend.get_vocab(with_added_tokens=False)
     # One character of the byte alphabet is one byte.
-    return max(*map(len, vocabulary), *(len(token.content.encode()) for token in added), 1)
+    longest = max(*map(len, vocabulary), *(len(token.content.encode()) for token in added), 1)
+    dropped = bytes(byte for text, byte in _BYTE_OF.items() if text not in vocabulary)
+    # Half of a surrogate pair counts as one byte.
+    return lambda text: -(-len(text.encode(errors="replace").translate(None, dropped)) // longest)
 
 
 def _keeps_text(step: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import tokenizers
 
 from phloem.server.chat_template import ChatTemplate, Message
-from phloem.server.token_bytes import TokenId, longest_token, token_bytes_of
+from phloem.server.token_bytes import TokenBound, TokenId, token_bound_of, token_bytes_of
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
@@ -97,12 +97,12 @@ class Tokenizer:
         return self._special_id("pad_token")
 
     @cached_property
-    def longest_token_bytes(self) -> int | None:
-        """UTF-8 bytes of text that one token can stand for at most; None: there is no such bound.
+    def least_tokens(self) -> TokenBound | None:
+        """How many tokens a text has at least, at the cost of a look at its length.
 
-        A text of `n` bytes has at least `n / longest_token_bytes` tokens.
+        None where that says nothing: a normalizer may shorten the text, for one.
         """
-        return longest_token(self._backend)
+        return token_bound_of(self._backend)
 
     @property
     def has_chat_template(self) -> bool:

@@ -10,7 +10,7 @@ from phloem.server.http.errors import ApiError
 from phloem.server.messages import Limits
 from phloem.server.tokenizer import Tokenizer
 
-_BYTES_PER_TOKEN = 64
+_CHARACTERS_PER_TOKEN = 64
 """Text beyond this much for each token that fits is first looked at in part: prose has about 4."""
 
 
@@ -35,16 +35,15 @@ def check_fits(
 
 def _least_tokens(tokenizer: Tokenizer, fitting: int, text: str, special: bool) -> int:
     """How many tokens `text` has at least; 0 where it is short enough to count them all."""
-    # In UTF-8 no character takes more than four bytes, and none less than one.
+    # A character is at most four bytes, and so about as many tokens.
     if 4 * len(text) <= fitting:
         return 0
-    if tokenizer.longest_token_bytes is not None:
-        # Unpaired surrogates are counted here, and refused by `encode`.
-        least = -(-len(text.encode(errors="replace")) // tokenizer.longest_token_bytes)
+    if tokenizer.least_tokens is not None:
+        least = tokenizer.least_tokens(text)
         if least > fitting:
             return least
-    if len(text) <= _BYTES_PER_TOKEN * fitting:
+    if len(text) <= _CHARACTERS_PER_TOKEN * fitting:
         return 0
     # The cut may split words, and so make more tokens of a part than it has in the whole: half of
     # them is a count that stands.
-    return len(tokenizer.encode(text[: _BYTES_PER_TOKEN * fitting], special)) // 2
+    return len(tokenizer.encode(text[: _CHARACTERS_PER_TOKEN * fitting], special)) // 2
