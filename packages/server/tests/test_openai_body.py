@@ -84,3 +84,24 @@ def test_a_long_name_is_quoted_in_part():
 def test_a_field_is_either_served_or_refused_or_ignored(shape, unsupported):
     sets = [set(shape.__struct_fields__), set(unsupported), IGNORED]
     assert len(set.union(*map(set, sets))) == sum(map(len, sets))
+
+
+@pytest.mark.parametrize(("name", "value"), [("store", 0), ("priority", False)])
+def test_truth_values_are_no_numbers(name, value):
+    with pytest.raises(ApiError, match=f"{name} is {value}"):
+        checked({name: value}, Shape, {"store": (False,), "priority": (0,)}, ())
+
+
+def test_a_harmless_number_may_be_written_with_a_point():
+    checked({"length_penalty": 1.0}, Shape, {"length_penalty": (1,)}, ())
+
+
+def test_a_large_value_is_quoted_in_part_without_being_written_out():
+    class Written(list):
+        def __repr__(self):
+            raise AssertionError("the whole value was written out")
+
+    with pytest.raises(ApiError, match=r"tools is \[\[1, 1"):
+        check({"tools": [[1] * 10**6] * 10})
+    with pytest.raises(ApiError, match="tools is"):
+        check({"tools": Written([1])})

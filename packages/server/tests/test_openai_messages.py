@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phloem.server.http.chat import plain_messages
+from phloem.server.http.errors import ApiError
 
 
 def user(content):
@@ -42,6 +43,8 @@ def test_a_name_is_kept_and_empty_fields_are_dropped():
         user([text(5)]),
         {"role": "tool", "content": "a"},
         {"role": 5, "content": "a"},
+        user("a") | {"name": 5},
+        user("a") | {"name": []},
         {"role": "assistant", "content": "a", "tool_calls": [{}]},
     ],
 )
@@ -55,3 +58,8 @@ def test_what_was_given_is_not_changed():
     given = [user([text("a")])]
     plain_messages(given)
     assert given == [user([text("a")])]
+
+
+def test_more_messages_than_anybody_needs_are_refused():
+    with pytest.raises(ApiError, match="there are 10001 messages: give at most 10000"):
+        plain_messages([user("a")] * 10_001)

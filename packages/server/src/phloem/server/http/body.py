@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
@@ -19,6 +20,8 @@ from phloem.server.http.errors import ApiError
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+_LONGEST_NAME = 64
+"""Characters that are quoted of a parameter's name, and compared with those that are known."""
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 
 
@@ -74,7 +77,7 @@ def checked(
     known = shape.__struct_fields__
     for name, value in content.items():
         if name in unsupported:
-            if value is not None and value not in unsupported[name]:
+            if value is not None and not _harmless(value, unsupported[name]):
                 raise _unsupported(name, value, unsupported[name])
         elif name not in known and name not in ignored:
             raise _unknown(name, known)
@@ -92,8 +95,14 @@ def checked(
         ) from error
 
 
+def _harmless(value: Any, harmless: Collection[Any]) -> bool:
+    # True equals 1, which it does not mean; 1.0 does.
+    is_bool = isinstance(value, bool)
+    return any(value == each and is_bool == isinstance(each, bool) for each in harmless)
+
+
 def _unsupported(name: str, value: Any, supported: Collection[Any]) -> ApiError:
-    given = f"{value!r:.100}"
+    given = f"{reprlib.repr(value):.100}"
     cure = " or ".join([*(f"give {each!r}" for each in supported), "leave it out"])
     return ApiError(
         f"{name} is {given}, which this server does not support: {cure}",
@@ -103,10 +112,11 @@ def _unsupported(name: str, value: Any, supported: Collection[Any]) -> ApiError:
 
 
 def _unknown(name: str, known: Collection[str]) -> ApiError:
+    name = name[:_LONGEST_NAME]
     near = difflib.get_close_matches(name, known, 1)
     cure = f"did you mean {near[0]}?" if near else "leave it out"
     return ApiError(
-        f"{name[:100]!r} is no parameter of this endpoint: {cure}",
-        param=name[:100],
+        f"{name!r} is no parameter of this endpoint: {cure}",
+        param=name,
         code="unknown_parameter",
     )

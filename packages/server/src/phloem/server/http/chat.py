@@ -14,6 +14,7 @@ from phloem.server.messages import TextNews
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """Roles, and what templates call them."""
+_MOST_MESSAGES = 10_000
 _FIELDS = {"role", "content", "name"}
 
 
@@ -80,6 +81,10 @@ def plain_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
         ApiError, ValueError: naming the index of a message that is malformed, or that holds more
             than text.
     """
+    if len(messages) > _MOST_MESSAGES:
+        raise ApiError(
+            f"there are {len(messages)} messages: give at most {_MOST_MESSAGES}", param="messages"
+        )
     plain = [
         message | {"content": _plain_content(index, message["content"])}
         if isinstance(message, dict) and isinstance(message.get("content"), list)
@@ -109,14 +114,19 @@ def _supported(index: int, message: dict[str, Any]) -> dict[str, Any]:
     role = message["role"]
     if role not in _ROLES:
         raise ApiError(
-            f"message {index} has role {role!r}: roles here are {', '.join(_ROLES)}",
+            f"message {index} has role {role[:100]!r}: roles here are {', '.join(_ROLES)}",
             param="messages",
+        )
+    if not isinstance(message.get("name", ""), str):
+        kind = type(message["name"]).__name__
+        raise ApiError(
+            f"message {index} has a name of type {kind}: give a string", param="messages"
         )
     # What clients send back of an answer has fields that are there but empty.
     extra = [name for name, value in message.items() if name not in _FIELDS and value]
     if extra:
         raise ApiError(
-            f"message {index} has {extra[0]!r}, which is not supported: leave it out",
+            f"message {index} has {extra[0][:100]!r}, which is not supported: leave it out",
             param="messages",
         )
     return {name: message[name] for name in message if name in _FIELDS} | {"role": _ROLES[role]}
