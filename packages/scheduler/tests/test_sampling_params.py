@@ -35,6 +35,7 @@ def test_odd_integers_are_refused_by_name(name, value):
         ({"stop_token_ids": ["a"]}, "stop_token_ids has 'a'"),
         ({"stop_token_ids": 5}, "list of token ids"),
         ({"logit_bias": {"a": 1}}, "logit_bias has token id 'a'"),
+        ({"logit_bias": {"\u0663": 1}}, "logit_bias has token id '\u0663'"),
         ({"logit_bias": {5.7: 1}}, "token id 5.7"),
         ({"logit_bias": {True: 1}}, "token id True"),
         ({"logit_bias": [1]}, "give an object"),

@@ -187,12 +187,17 @@ def _as_bias(bias: Any) -> dict[TokenId, float]:
     out = {}
     for token, value in bias.items():
         # JSON has only strings for keys.
-        key = int(token) if isinstance(token, str) and token.isdecimal() else token
+        key = int(token) if _is_number(token) else token
         number = _as_number(value, f"logit_bias of token {token}")
         if not -100.0 <= number <= 100.0:
             raise ValueError(f"logit_bias of token {token} is {value}: give a value in [-100, 100]")
         out[_as_int(key, "logit_bias has token id")] = number
     return out
+
+
+def _is_number(token: Any) -> bool:
+    """Whether it is the ASCII digits of one; `int` would also take other scripts' and spaces."""
+    return isinstance(token, str) and token.isascii() and token.isdigit()
 
 
 def _check_ranges(p: SamplingParams) -> None:

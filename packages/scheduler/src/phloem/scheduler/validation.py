@@ -23,10 +23,10 @@ def checked_prompt(prompt_ids: npt.ArrayLike, vocab_size: int) -> npt.NDArray[np
         given = np.asarray(prompt_ids)
     except ValueError as error:  # lists of unequal depth
         raise ValueError(f"the prompt is no flat list of token ids ({error})") from error
-    if given.ndim != 1 or not len(given):
-        raise ValueError(
-            f"the prompt has shape {list(given.shape)}: give a flat list of at least one token id"
-        )
+    if given.ndim == 1 and not len(given):
+        raise ValueError("the prompt is empty: give at least one token")
+    if given.ndim != 1:
+        raise ValueError(f"the prompt has shape {list(given.shape)}: give a flat list of token ids")
     if given.dtype.kind not in "iu" or _has_bool(prompt_ids):
         raise ValueError(f"the prompt has {given.dtype} values: give integer token ids")
     bad = given[(given < 0) | (given >= vocab_size)]
