@@ -157,6 +157,25 @@ def test_an_answer_in_a_stream_can_be_aborted_by_its_id(server):
     assert error["code"] == "aborted"
 
 
+def test_an_answer_of_several_sequences_is_aborted_by_its_id(server):
+    body = LONG | {"stream": True, "skip_special_tokens": False, "n": 3}
+    other = Asked(server, "/v1/completions", **LONG)
+    wait_for(server, 1)
+    with server.http.stream("POST", "/v1/completions", json=body) as response:
+        lines = (line for line in response.iter_lines() if line)
+        id = json.loads(next(lines).removeprefix("data: "))["id"]
+        assert server.post("/abort_request", rid=f"{id}-1").json() == {"aborted": 1}
+        list(lines)
+    with server.http.stream("POST", "/v1/completions", json=body) as response:
+        lines = (line for line in response.iter_lines() if line)
+        id = json.loads(next(lines).removeprefix("data: "))["id"]
+        assert server.post("/abort_request", rid=id).json() == {"aborted": 3}
+        *_, last = lines
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "aborted"
+    assert server.post("/abort_request", abort_all=True).json() == {"aborted": 1}
+    assert other.result().status_code == 499
+
+
 def test_aborting_what_has_ended_or_never_was_is_no_error(server):
     """Case AB-07."""
     server.post("/generate", text="a", rid="done")

@@ -25,6 +25,8 @@ def test_health_and_readiness_ask_the_engine(server):
     for path in ("/health", "/ready"):
         response = server.http.get(path)
         assert (response.status_code, response.json()) == (200, {"status": "ok"})
+        response = server.http.head(path)
+        assert (response.status_code, response.content) == (200, b"")
 
 
 def test_the_model_is_listed_with_its_context(server):

@@ -45,7 +45,7 @@ BAD_VALUES = {
     "min_tokens": [-1, 10**9],
     "stop": ["", [""], 5, [1]],
     "stop_token_ids": [[257], [-1], [2**70], ["a"]],
-    "logit_bias": [{"300": 1}, {"-1": 1}, {"x": 1}, {"1": 101}, {"1": None}, [1]],
+    "logit_bias": [{"300": 1}, {"-1": 1}, {"x": 1}, {"\u0663": 1}, {"1": 101}, {"1": None}, [1]],
     "stream_options": [{"include_usage": True}, {"other": 1}, 1],
     "stream": ["yes", 1],
     "ignore_eos": [1],
@@ -152,8 +152,28 @@ def test_a_prompt_longer_than_the_context_states_both_lengths(server, stream, as
         error = refused(server.post(path, stream=stream, **prompt, **asked))
         assert error["code"] == "context_length_exceeded"
         assert error["type"] == "invalid_request_error"
+        assert error["param"] == next(iter(prompt))
         assert "512 tokens" in error["message"]
         assert f"{length} tokens" in error["message"]
+
+
+@pytest.mark.parametrize("length", [600, 50_000])
+def test_the_error_of_a_native_prompt_that_is_too_long_names_its_field(server, length):
+    for name, prompt in (("text", "a" * length), ("input_ids", [1] * 600)):
+        error = refused(server.post(GENERATE, **{name: prompt}))
+        assert (error["param"], error["code"]) == (name, "context_length_exceeded")
+
+
+def test_logprobs_from_beyond_the_prompt_are_refused(server):
+    params = {"prompt_logprobs_from": 3, "max_new_tokens": 1}
+    error = refused(server.post(GENERATE, text="abc", sampling_params=params))
+    assert error["param"] == "prompt_logprobs_from"
+    assert "the prompt has 3 tokens: give a position from 0 to 2" in error["message"]
+
+
+def test_an_empty_prompt_is_called_empty(server):
+    error = refused(server.post(COMPLETIONS, prompt=""))
+    assert error["message"] == "the prompt is empty: give at least one token"
 
 
 def test_more_tokens_than_fit_are_refused_and_a_default_is_cut(server):
@@ -316,6 +336,7 @@ def test_unknown_paths_and_methods_have_the_same_shape(server):
         {"text": "a", "sampling_params": {"n": 2}, "stream": True},
         {"text": ["a", "b"], "rid": "one"},
         {"text": "a" * 600},
+        {"text": "abc", "sampling_params": {"prompt_logprobs_from": 3}},
     ],
 )
 def test_malformed_native_requests_are_refused(server, body):

@@ -96,7 +96,15 @@ def _make_jobs(
 ) -> tuple[list[Job], bool]:
     for each in texts_of(text):
         check_fits(frontend.tokenizer, frontend.limits, each, "text")
-    return make_jobs(frontend.tokenizer, text, *others)
+    jobs, single = make_jobs(frontend.tokenizer, text, *others)
+    for job in jobs:
+        first, length = job.params.prompt_logprobs_from, len(job.prompt_ids)
+        if first is not None and 0 < length <= first:
+            raise ValueError(
+                f"prompt_logprobs_from is {first}, but the prompt has {length} tokens: give a "
+                f"position from 0 to {length - 1}"
+            )
+    return jobs, single
 
 
 def _rids(request: GenerateRequest, jobs: Sequence[Job]) -> list[str]:

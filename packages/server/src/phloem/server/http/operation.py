@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +17,8 @@ from phloem.server.http.body import checked, read_json
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response, refusing
 from phloem.server.http.metrics import Metrics
+from phloem.server.http.prepare import ANSWER_IDS, sequence_id
+from phloem.server.http.protocol import MAX_SEQUENCES
 
 
 class AbortRequest(msgspec.Struct, kw_only=True):
@@ -38,12 +40,14 @@ def operation_router(
     router = APIRouter()
     started = int(time.time())
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health")
     async def health() -> Response:
         """200 where the scheduler's loop answers, else 503."""
         await frontend.ping(health_timeout)
         return json_response({"status": "ok"})
 
+    @router.head("/ready", include_in_schema=False)
     @router.get("/ready")
     async def ready() -> Response:
         """The same; 503 too once the server takes no more requests, while it finishes others."""
@@ -77,11 +81,11 @@ def operation_router(
 
     @router.post("/abort_request", openapi_extra=body_of(AbortRequest))
     async def abort_request(request: Request) -> Response:
-        """End one request by its id, or all; one that has ended is no error."""
+        """End one sequence or one answer by its id, or all; one that has ended is no error."""
         given = checked(await read_json(request, max_body_bytes), AbortRequest, {}, ())
         if (given.rid is None) == (not given.abort_all):
             raise ApiError("give either rid or abort_all: true", param="rid")
-        return json_response({"aborted": frontend.abort(given.rid)})
+        return json_response({"aborted": sum(map(frontend.abort, _rids(given.rid)))})
 
     @router.get("/metrics")
     async def read_metrics() -> Response:
@@ -93,6 +97,14 @@ def operation_router(
         return Response(metrics.exposition(state), media_type=CONTENT_TYPE_LATEST)
 
     return router
+
+
+def _rids(id: str | None) -> Iterable[str | None]:
+    """The sequences that an id stands for: the one of that name, or those of one answer."""
+    yield id
+    if id is not None and id.startswith(ANSWER_IDS):
+        # Any of them may have ended, so that none tells how many there were.
+        yield from (sequence_id(id, index) for index in range(MAX_SEQUENCES))
 
 
 async def _state(frontend: Frontend, timeout: float) -> dict[str, Any]:

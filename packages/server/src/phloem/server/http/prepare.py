@@ -47,6 +47,9 @@ _SAMPLING = (
 )
 """What the API and the engine call by one name."""
 
+_CHAT_ID, _COMPLETION_ID = ANSWER_IDS = ("chatcmpl-", "cmpl-")
+"""How the ids of answers begin, by endpoint."""
+
 _LONG_TEXT = 20_000
 """Characters from which tokenizing would hold up other streams for milliseconds."""
 
@@ -83,7 +86,7 @@ async def prepare_chat(
         jobs, _ = make_jobs(
             frontend.tokenizer, None, fields, [prompt], namespace_of(request.cache_salt)
         )
-    id = f"chatcmpl-{uuid.uuid4().hex}"
+    id = f"{_CHAT_ID}{uuid.uuid4().hex}"
     form = ChatForm(
         id, model, request.n or 1, _include_usage(request), None if top is None else names
     )
@@ -121,7 +124,7 @@ async def prepare_completion(
         jobs, _ = make_jobs(
             frontend.tokenizer, None, fields, prompts, namespace_of(request.cache_salt)
         )
-    id = f"cmpl-{uuid.uuid4().hex}"
+    id = f"{_COMPLETION_ID}{uuid.uuid4().hex}"
     choices = [_choice(frontend, names, request, prompts, i, n) for i in range(len(jobs))]
     form = CompletionForm(id, model, n, _include_usage(request), choices)
     return Prepared(_requests(id, jobs, request), form, bool(request.stream), "prompt")
@@ -189,10 +192,15 @@ def _include_usage(request: OpenAIRequest) -> bool:
 
 
 def _requests(id: str, jobs: Sequence[Job], request: OpenAIRequest) -> list[GenerationRequest]:
-    """One answer's sequences are named after it, so that they can be aborted by its id."""
-    rids = [id] if len(jobs) == 1 else [f"{id}-{i}" for i in range(len(jobs))]
+    """One answer's sequences are named after it, so that its id aborts them."""
+    rids = [id] if len(jobs) == 1 else [sequence_id(id, i) for i in range(len(jobs))]
     skip = request.skip_special_tokens is not False
     return [to_request(job, rid, skip) for job, rid in zip(jobs, rids)]
+
+
+def sequence_id(answer: str, index: int) -> str:
+    """What one of an answer's several sequences is called."""
+    return f"{answer}-{index}"
 
 
 def to_request(job: Job, rid: str, skip_special_tokens: bool) -> GenerationRequest:
