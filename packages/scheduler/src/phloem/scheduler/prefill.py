@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from phloem.mem_pool import CacheManager, Lease
 from phloem.scheduler.batch import BatchRow
@@ -59,16 +59,14 @@ class PrefillPlanner:
         self._admit(waiting, active, budget, rows)
         return rows
 
-    def reserved(self, active: Sequence[Request]) -> float:
-        """Tokens that the requests let in already are expected to take yet."""
-        return sum(self._growth(request) for request in active if request.lease is not None)
-
     def _growth(self, request: Request) -> float:
-        unprefilled = max(request.prefill_end - request.scheduled, 0)
+        """Tokens that a request let in is expected to take yet; its prompt has its slots already:
+        nobody is let in while a prompt is being computed in chunks.
+        """
         new_tokens = min(max(request.new_tokens_left, 0), self._config.clip_max_new_tokens)
         # Nobody who ignores the end of text stops early.
         ratio = 1.0 if request.params.ignore_eos else self._ratio.value
-        return unprefilled + new_tokens * ratio
+        return new_tokens * ratio
 
     def _admit(
         self,
@@ -79,7 +77,7 @@ class PrefillPlanner:
     ) -> None:
         if not waiting or len(active) >= self._config.max_running_requests:
             return
-        reserved = self.reserved(list(active.values()))
+        reserved = sum(self._growth(request) for request in active.values())
         for request in self._in_order(waiting):
             if len(active) >= self._config.max_running_requests:
                 break
