@@ -1,8 +1,7 @@
 """Models, weights and sampling for LLM inference; runs the batches that a scheduler makes.
 
 `resolve_model` finds a model, `load_model` makes it of its folder, `ModelRunner` runs batches on
-it.
-Each name is loaded when it is first asked for: finding a model needs no torch.
+it. Each name is loaded when it is first asked for: finding a model needs no torch.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ makes theirs from it.
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 ENGINE, MEMORY, SCHEDULING = "Engine", "Memory", "Scheduling"
@@ -31,6 +31,18 @@ def check_types(options: Any) -> None:
         if type(value) not in kinds and not whole_for_float:
             wanted = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
             raise ValueError(f"{name} is {value!r}: give a value of type {wanted}")
+
+
+def check_choices(options: Any) -> None:
+    """Refuse a value that is none of its option's few.
+
+    Raises:
+        ValueError: naming the option and its values.
+    """
+    for each in fields(options):
+        choices, value = each.metadata["choices"], getattr(options, each.name)
+        if choices and value not in choices:
+            raise ValueError(f"{each.name} {value!r} is unknown: use one of {', '.join(choices)}")
 
 
 CHUNKING_OFF = -1
@@ -125,12 +137,4 @@ class ServerArgs:
                 f"context_length {self.context_length} leaves no room for a prompt and an answer: "
                 "give 2 or more"
             )
-        for name in ("dtype", "quantization", "kernel_backend", "schedule_policy"):
-            self._check_choice(name)
-
-    def _check_choice(self, name: str) -> None:
-        choices = self.__dataclass_fields__[name].metadata["choices"]
-        if getattr(self, name) not in choices:
-            raise ValueError(
-                f"{name} {getattr(self, name)!r} is unknown: use one of {', '.join(choices)}"
-            )
+        check_choices(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from phloem.server.config import check_types, option
+from phloem.server.config import check_choices, check_types, option
 
 HTTP = "HTTP"
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -41,7 +41,4 @@ class HttpArgs:
             )
         if self.served_model_name == "":
             raise ValueError("served_model_name is empty: give the model a name")
-        if self.log_level not in LOG_LEVELS:
-            raise ValueError(
-                f"log_level {self.log_level!r} is unknown: use one of {', '.join(LOG_LEVELS)}"
-            )
+        check_choices(self)

@@ -225,8 +225,9 @@ def _available_bytes(device: str) -> int:
 def _eos_ids(model: LlamaModel, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Ends of a text by the model's configs, and the tokenizer's own: chat models use both.
 
-    Configs may name ids that the model does not have; those never come.
+    A tokenizer may know more tokens than the model has; those never come.
     """
-    own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-    ids = dict.fromkeys((*model.config.eos_token_ids, *own))
-    return tuple(token for token in ids if 0 <= token < model.config.vocab_size)
+    own = tokenizer.eos_token_id
+    if own is None or own >= model.config.vocab_size:
+        return model.config.eos_token_ids
+    return tuple(dict.fromkeys((*model.config.eos_token_ids, own)))

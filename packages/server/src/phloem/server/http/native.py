@@ -78,13 +78,8 @@ async def _jobs(frontend: Frontend, request: GenerateRequest) -> tuple[list[Job]
     if ids is not None:
         token_lists(ids, "input_ids")
     arguments = (frontend, text, request.sampling_params, ids, namespace_of(request.cache_salt))
-    try:
-        with refusing():
-            jobs, single = await apart(text_size(text), _make_jobs, *arguments)
-    except TypeError as error:
-        raise ApiError(
-            f"sampling_params has a value of the wrong type ({error})", param="sampling_params"
-        ) from error
+    with refusing():
+        jobs, single = await apart(text_size(text), _make_jobs, *arguments)
     if not jobs:
         raise ApiError("text is empty: give at least one", param="text")
     check_count(len(jobs), 1)
