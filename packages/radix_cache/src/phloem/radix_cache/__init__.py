@@ -5,32 +5,70 @@ The tree decides what is kept; the caller owns the memory that the values name. 
 """
 
 from .errors import CacheInUse, IntegrityError, LockReleased, StaleMatch
-from .handles import Handle, Insertion, Lock, Match, Sizes, Stats
+from .handles import (
+    Backup,
+    Gone,
+    Handle,
+    Insertion,
+    Load,
+    Lock,
+    Match,
+    Sizes,
+    Stats,
+    TierSizes,
+)
 from .key import Key, Namespace, TokenId
-from .node import Node
-from .policy import EvictionPolicy, Lru, Rank
+from .node import Copy, Node
+from .policy import (
+    POLICY_NAMES,
+    CostAware,
+    EvictionPolicy,
+    Fifo,
+    Filo,
+    Lfu,
+    Lru,
+    Mru,
+    Priority,
+    Rank,
+    SegmentedLru,
+)
+from .tier import Tier
 from .tree import RadixCache
 from .values import SequenceValues, ValueAdapter
 
 __all__ = [
+    "POLICY_NAMES",
+    "Backup",
     "CacheInUse",
+    "Copy",
+    "CostAware",
     "EvictionPolicy",
+    "Fifo",
+    "Filo",
+    "Gone",
     "Handle",
     "Insertion",
     "IntegrityError",
     "Key",
+    "Lfu",
+    "Load",
     "Lock",
     "LockReleased",
     "Lru",
     "Match",
+    "Mru",
     "Namespace",
     "Node",
+    "Priority",
     "RadixCache",
     "Rank",
+    "SegmentedLru",
     "SequenceValues",
     "Sizes",
     "StaleMatch",
     "Stats",
+    "Tier",
+    "TierSizes",
     "TokenId",
     "ValueAdapter",
 ]

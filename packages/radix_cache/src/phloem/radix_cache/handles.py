@@ -1,7 +1,7 @@
-"""What the tree hands out: matches, insertions and locks, and the numbers it reports.
+"""What the tree hands out: matches, insertions and receipts, and the numbers it reports.
 
-A handle names the first `length` tokens of a cached path by the node where they end. It pins
-nothing by itself; a lock does.
+A handle names the first tokens of a cached path by the node where they end. It pins nothing by
+itself; a receipt does. All of these are read-only to clients.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .node import Node
+from .node import Copy, Node
 
 if TYPE_CHECKING:
     from .tree import RadixCache
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Handle:
     """`length` tokens (whole pages) that end at `node`. Survives splits, not eviction."""
 
@@ -25,53 +25,73 @@ class Handle:
     length: int
 
     def values(self) -> Any:
-        """The values of these tokens, joined into one fresh value that covers `length` tokens.
+        """The device values of these tokens, joined into one fresh value of `length` tokens.
 
         Of zero tokens it is the adapter's empty value: of the type of the first value inserted, or
         of the adapter named at construction; `()` while neither is known. Raises `StaleMatch` if
-        the tokens have left the cache.
+        the tokens have left the device.
         """
         return self.cache.values_of(self)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Match(Handle):
-    """What `match` found: the longest cached prefix in whole pages."""
+    """What `match` found: the longest cached prefix in whole pages, first that on the device.
+
+    `host_length` counts the tokens after it that only the host tier holds; they end at `host_node`.
+    Without a host tier that is 0 and `node`.
+    """
+
+    host_node: Node
+    host_length: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Insertion(Handle):
-    """What `insert` did; `length` tokens of the key are cached now.
+    """What `insert` or `loaded` did; the first `length` tokens of the key are cached now.
 
-    `declined` holds the ranges of positions whose given values the tree did not adopt, because it
-    had values for these tokens: they still belong to the caller. So do values past `length` (a
-    partial page).
+    `declined` holds the ranges of the given values that the tree did not adopt, because it had
+    values for these tokens: they still belong to the caller. So do values past `length` (a partial
+    page).
     """
 
     declined: tuple[range, ...]
 
 
-class Lock:
-    """A receipt: its tokens stay cached until it is given to `unlock`. Also a context manager."""
+class Receipt:
+    """Something that stays pinned until the receipt is given back, once."""
 
-    __slots__ = ("handle", "released")
+    __slots__ = ("cache", "length", "released")
 
-    handle: Handle
+    cache: RadixCache
+    length: int
+    """How many tokens it is about."""
     released: bool
 
-    def __init__(self, handle: Handle) -> None:
-        self.handle = handle
+    def __init__(self, cache: RadixCache, length: int) -> None:
+        self.cache = cache
+        self.length = length
         self.released = False
+
+
+class Lock(Receipt):
+    """Its tokens stay on the device until it is given to `unlock`. Also a context manager."""
+
+    __slots__ = ("copy", "handle")
+
+    handle: Handle
+    copy: Copy
+    """The lowest of the copies it protects."""
+
+    def __init__(self, handle: Handle, copy: Copy) -> None:
+        super().__init__(handle.cache, handle.length)
+        self.handle = handle
+        self.copy = copy
 
     @property
     def node(self) -> Node:
         """The node where the locked tokens end."""
         return self.handle.node
-
-    @property
-    def length(self) -> int:
-        """How many tokens are locked."""
-        return self.handle.length
 
     def values(self) -> Any:
         """The values of the locked tokens, joined; see `Handle.values`."""
@@ -86,16 +106,64 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.handle.cache.unlock(self)
+        self.cache.unlock(self)
+
+
+class Transfer(Receipt):
+    """Values on their way to the other tier: the tokens [start, start + length) of a path.
+
+    Everything up to there stays where it is until the receipt is given back: with the new values to
+    `backed_up` or `loaded`, or to `cancel` if the copy failed.
+    """
+
+    __slots__ = ("device", "host", "node", "start")
+
+    node: Node
+    """Where the tokens end."""
+    start: int
+    device: Copy
+    """The lowest device copy that is pinned."""
+    host: Copy
+    """The lowest host copy that is pinned."""
+
+    def __init__(self, cache: RadixCache, node: Node, start: int, device: Copy, host: Copy) -> None:
+        super().__init__(cache, node.end - start)
+        self.node = node
+        self.start = start
+        self.device = device
+        self.host = host
+
+    def values(self) -> Any:
+        """The values to copy: `length` of them, joined, fresh. Ask before giving it back."""
+        return self.cache.values_of(self)
+
+
+class Backup(Transfer):
+    """A copy from device to host."""
+
+    __slots__ = ()
+
+
+class Load(Transfer):
+    """A copy from host to device."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """Tokens in the cache: `total` = `evictable` + `protected` (under a lock)."""
+class TierSizes:
+    """Tokens in one tier: `total` = `evictable` + `protected` (locked, or pinned by a copy)."""
 
     evictable: int
     protected: int
     total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes(TierSizes):
+    """Tokens on the device, and in the host tier."""
+
+    host: TierSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +173,28 @@ class Stats:
     lookups: int
     lookup_tokens: int
     hit_tokens: int
+    host_hit_tokens: int
     inserted_tokens: int
     declined_tokens: int
     evicted_tokens: int
+    host_evicted_tokens: int
+    backed_up_tokens: int
+    loaded_tokens: int
     nodes: int
     evictable_leaves: int
     namespaces: int
 
     @property
     def hit_rate(self) -> float:
-        """Share of the tokens looked up that were cached; 0 before the first lookup."""
+        """Share of the tokens looked up that were on the device; 0 before the first lookup."""
         return self.hit_tokens / self.lookup_tokens if self.lookup_tokens else 0.0
+
+
+class Gone(list[Any]):
+    """Device value segments that a cache let go; `host` has those of the host tier."""
+
+    host: list[Any]
+
+    def __init__(self, device: list[Any], host: list[Any]) -> None:
+        super().__init__(device)
+        self.host = host

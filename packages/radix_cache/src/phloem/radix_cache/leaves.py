@@ -1,57 +1,97 @@
-"""The evictable leaves, sorted by policy rank and kept so incrementally.
+"""The evictable leaves of one tier, sorted by policy rank and kept so incrementally.
 
-Owns the order of eviction; the tree tells it which nodes are unlocked leaves.
+Owns the order of eviction; the tier's ledger tells it which copies are unlocked leaves.
 """
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
-from .node import Node
+from .node import Copy
 from .policy import EvictionPolicy, Rank
 
-IndexEntry = tuple[Rank, int, Node]
+IndexEntry = tuple[Rank, int, Copy, Any]
+"""Rank, age, copy, and the list that the entry stands in."""
 
 
 class LeafIndex:
-    """A sorted list of `(rank, age, node)`; every operation is O(log leaves).
+    """Two lists sorted by `(rank, age)`: leaves that are not retained, which go first, and those
+    that are. Every operation is O(log leaves); an expiry is paid for by the insert that retained.
 
-    Two leaves never have the same age: nodes that share one were split from one node, so they lie
-    on one path, and only the lowest of a path is a leaf. Hence the order is total and nodes
-    themselves are never compared.
+    Two leaves of a tier never have the same age: nodes that share one were split from one node, so
+    they lie on one path, and only the lowest of a path is a leaf. Hence the order is total, and
+    what follows in an entry is never compared.
     """
 
     def __init__(self, policy: EvictionPolicy) -> None:
-        self._policy = policy
+        self._rank = policy.rank
         self._entries = SortedList()
+        self._retained = SortedList()
+        self._expiries: list[tuple[float, int, Copy]] = []
+        self._expiring: set[Copy] = set()
+        self._serial = count()
 
-    def add(self, node: Node) -> None:
+    def add(self, copy: Copy) -> None:
         """Put an unlocked leaf in."""
-        node.entry = (self._policy.rank(node), node.age, node)
-        self._entries.add(node.entry)
+        node = copy.node
+        home = self._entries
+        if node.retained_until:
+            home = self._retained
+            if copy not in self._expiring:
+                self._schedule(copy)
+        copy.entry = entry = (self._rank(node), node.age, copy, home)
+        home.add(entry)
 
-    def discard(self, node: Node) -> None:
-        """Take a node out, if it is in."""
-        if node.entry is not None:
-            self._entries.remove(node.entry)
-            node.entry = None
+    def discard(self, copy: Copy) -> None:
+        """Take a copy out, if it is in."""
+        if (entry := copy.entry) is not None:
+            entry[3].remove(entry)
+            copy.entry = None
 
-    def refresh(self, node: Node) -> None:
-        """Sort a node in anew after its fields changed, if it is in."""
-        if node.entry is not None:
-            self._entries.remove(node.entry)
-            self.add(node)
+    def refresh(self, copy: Copy) -> None:
+        """Sort a copy in anew after the fields of its node changed, if it is in."""
+        if (entry := copy.entry) is not None:
+            node = copy.node
+            if entry[0] != self._rank(node) or (
+                node.retained_until and entry[3] is not self._retained
+            ):
+                entry[3].remove(entry)
+                self.add(copy)
 
-    def first(self) -> Node | None:
-        """The leaf that goes first."""
-        if not self._entries:
-            return None
-        entry: IndexEntry = self._entries[0]
-        return entry[2]
+    def first(self) -> Copy | None:
+        """The leaf that goes first, of those that `expire` left where they are."""
+        for home in (self._entries, self._retained):
+            if home:
+                entry: IndexEntry = home[0]
+                return entry[2]
+        return None
 
-    def nodes(self) -> list[Node]:
+    def expire(self, now: float) -> None:
+        """Move the leaves whose retention has ended by `now` to where their rank says."""
+        while self._expiries and self._expiries[0][0] <= now:
+            _, _, copy = heappop(self._expiries)
+            self._expiring.discard(copy)
+            node = copy.node
+            if node.retained_until > now:  # Retained anew since it was scheduled.
+                if copy.entry is not None:
+                    self._schedule(copy)
+                continue
+            node.retained_until = 0.0
+            if (entry := copy.entry) is not None:
+                entry[3].remove(entry)
+                self.add(copy)
+
+    def copies(self) -> list[Copy]:
         """The leaves in the order of eviction."""
-        return [node for _, _, node in self._entries]
+        return [entry[2] for home in (self._entries, self._retained) for entry in home]
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + len(self._retained)
+
+    def _schedule(self, copy: Copy) -> None:
+        self._expiring.add(copy)
+        heappush(self._expiries, (copy.node.retained_until, next(self._serial), copy))

@@ -28,5 +28,6 @@ def _line(node: Node) -> str:
     data, end = node.data, node.end
     length = len(data) // TOKEN_BYTES
     shown = " ".join(map(str, array("i", data[: _SHOWN_TOKENS * TOKEN_BYTES])))
+    locks = 0 if node.device is None else node.device.locks
     more = " ..." if length > _SHOWN_TOKENS else ""
-    return f"[{end - length}, {end}) {shown}{more}  locks={node.locks} hits={node.hits}"
+    return f"[{end - length}, {end}) {shown}{more}  locks={locks} hits={node.hits}"

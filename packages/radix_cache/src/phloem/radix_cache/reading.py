@@ -1,0 +1,39 @@
+"""Look-ups that change nothing, for readers beside the writing thread."""
+
+from __future__ import annotations
+
+from .key import TOKEN_BYTES, Key, common_prefix
+from .node import Node
+from .tier import Tier
+
+
+def peek(top: Node | None, key: Key, page_size: int, tier: Tier) -> int:
+    """How many tokens of `key` lie cached under the root `top`, in whole pages.
+
+    With Tier.HOST, those that only the host holds count too. Every token counted was cached at some
+    moment of the call.
+    """
+    while True:
+        found = peek_once(top, key, page_size, tier)
+        if found is not None:
+            return found
+
+
+def peek_once(top: Node | None, key: Key, page_size: int, tier: Tier) -> int | None:
+    """One attempt at `peek`; None if the writer changed a node under it."""
+    data, page = key.data, page_size * TOKEN_BYTES
+    at = 0
+    node = top
+    while node is not None and (child := node.children.get(data[at : at + page])) is not None:
+        edge = child.data
+        # A split shortens `data` from the front and keeps `end`; a trim shortens both from the
+        # back, one after the other. So the start comes out right only if neither happened.
+        if child.end * TOKEN_BYTES - len(edge) != at:
+            return None
+        if child.device is None and tier == Tier.DEVICE:
+            break
+        if not data.startswith(edge, at):
+            return (at + common_prefix(edge, data, at, page)) // TOKEN_BYTES
+        at += len(edge)
+        node = child
+    return at // TOKEN_BYTES
