@@ -491,3 +491,11 @@ def test_peek_and_render_run_beside_a_writing_thread():
         writer.join()
         sys.setswitchinterval(interval)
     assert not failed
+
+
+def test_dfs_order_takes_the_heavier_subtree_first(cache):
+    for tokens in ([1, 2, 3], [1, 2, 4], [5, 6]):
+        put(cache, tokens)
+    asked = [[5, 6], [1, 2, 4], [1, 2, 3], [1, 2, 3]]
+    nodes = [cache.match(Key(tokens)).node for tokens in asked]
+    assert cache.dfs_order(nodes) == [2, 3, 1, 0]

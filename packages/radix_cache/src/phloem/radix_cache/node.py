@@ -151,9 +151,11 @@ class Root(Node):
         self.host = Copy(self, None, None)
 
 
-def root_of(node: Node) -> Root:
-    """The root above a node of the tree."""
+def path_to(node: Node) -> list[Node]:
+    """The nodes from below the root down to `node`."""
+    path: list[Node] = []
     while node.parent is not None:
+        path.append(node)
         node = node.parent
-    assert isinstance(node, Root), f"{node} has left the tree"
-    return node
+    path.reverse()
+    return path

@@ -31,8 +31,9 @@ from .handles import (
 )
 from .host import HostTier
 from .key import TOKEN_BYTES, Key, Namespace, TokenId
-from .node import Copy, Node, Root
+from .node import Copy, Node, Root, path_to
 from .observer import Observer
+from .order import dfs_order
 from .policy import EvictionPolicy
 from .structure import Structure
 from .tier import Tier
@@ -161,7 +162,7 @@ class RadixCache:
         known = node.end
         declined: tuple[range, ...] = (range(known),) if known else ()
         if ledger.of(node) is None:
-            declined = tree.adopt(ledger, _path(node), values, 0)
+            declined = tree.adopt(ledger, path_to(node), values, 0)
         if known < tokens:
             adopted = ledger.adapter.cut(values, known, tokens)
             edge = key.data[known * TOKEN_BYTES : tokens * TOKEN_BYTES]
@@ -290,6 +291,13 @@ class RadixCache:
         root = self._tree.roots.get(key.namespace)
         return reading.peek(root, key, self._tree.page_size, tier)
 
+    def dfs_order(self, nodes: Iterable[Node]) -> list[int]:
+        """The order that takes requests, given by the nodes they matched, depth first.
+
+        Indices into `nodes`; see `phloem.radix_cache.order.dfs_order`.
+        """
+        return dfs_order(nodes)
+
     def values_of(self, source: Handle | Transfer) -> Any:
         """The joined values of a handle or a copy in flight; see their `values()`."""
         if isinstance(source, Handle):
@@ -391,13 +399,3 @@ class RadixCache:
         for tier, tokens in enumerate(freed):
             self._evicted_tokens[tier] += tokens
         return Gone(gone[0], gone[1] if len(gone) > 1 else [])
-
-
-def _path(node: Node) -> list[Node]:
-    """The nodes from below the root down to `node`."""
-    path: list[Node] = []
-    while node.parent is not None:
-        path.append(node)
-        node = node.parent
-    path.reverse()
-    return path
