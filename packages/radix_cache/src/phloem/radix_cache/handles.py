@@ -6,9 +6,8 @@ itself; a receipt does. All of these are read-only to clients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .node import Copy, Node
 
@@ -16,13 +15,15 @@ if TYPE_CHECKING:
     from .tree import RadixCache
 
 
-@dataclass(slots=True, eq=False)
 class Handle:
     """`length` tokens (whole pages) that end at `node`. Survives splits, not eviction."""
 
-    cache: RadixCache = field(repr=False)
-    node: Node
-    length: int
+    __slots__ = ("cache", "length", "node")
+
+    def __init__(self, cache: RadixCache, node: Node, length: int) -> None:
+        self.cache = cache
+        self.node = node
+        self.length = length
 
     def values(self) -> Any:
         """The device values of these tokens, joined into one fresh value of `length` tokens.
@@ -33,8 +34,10 @@ class Handle:
         """
         return self.cache.values_of(self)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.length} tokens>"
 
-@dataclass(slots=True, eq=False)
+
 class Match(Handle):
     """What `match` found: the longest cached prefix in whole pages, first that on the device.
 
@@ -42,11 +45,16 @@ class Match(Handle):
     Without a host tier that is 0 and `node`.
     """
 
-    host_node: Node
-    host_length: int
+    __slots__ = ("host_length", "host_node")
+
+    def __init__(self, cache: RadixCache, node: Node, host_node: Node) -> None:
+        self.cache = cache
+        self.node = node
+        self.length = length = node.end
+        self.host_node = host_node
+        self.host_length = host_node.end - length
 
 
-@dataclass(slots=True, eq=False)
 class Insertion(Handle):
     """What `insert` or `loaded` did; the first `length` tokens of the key are cached now.
 
@@ -55,7 +63,15 @@ class Insertion(Handle):
     page).
     """
 
-    declined: tuple[range, ...]
+    __slots__ = ("declined",)
+
+    def __init__(
+        self, cache: RadixCache, node: Node, length: int, declined: tuple[range, ...]
+    ) -> None:
+        self.cache = cache
+        self.node = node
+        self.length = length
+        self.declined = declined
 
 
 class Receipt:
@@ -150,8 +166,7 @@ class Load(Transfer):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TierSizes:
+class TierSizes(NamedTuple):
     """Tokens in one tier: `total` = `evictable` + `protected` (locked, or pinned by a copy)."""
 
     evictable: int
@@ -159,15 +174,16 @@ class TierSizes:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes(TierSizes):
+class Sizes(NamedTuple):
     """Tokens on the device, and in the host tier."""
 
+    evictable: int
+    protected: int
+    total: int
     host: TierSizes
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(NamedTuple):
     """Lookups, and tokens, counted since the cache was made; nodes, leaves, namespaces of now."""
 
     lookups: int

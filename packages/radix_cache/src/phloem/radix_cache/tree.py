@@ -116,7 +116,7 @@ class RadixCache:
         self._hit_tokens += node.end
         for observer in self._observers:
             observer.matched(node)
-        return Match(self, node, node.end, last, last.end - node.end)
+        return Match(self, node, last)
 
     def insert(
         self,
