@@ -8,7 +8,11 @@ transformers = pytest.importorskip("transformers")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from phloem.radix_cache.adapters.transformers_cache import LayerValues, PrefixCache  # noqa: E402
+from phloem.radix_cache.adapters.transformers_cache import (  # noqa: E402
+    CACHE_ARGUMENT,
+    LayerValues,
+    PrefixCache,
+)
 
 VOCAB = 64
 END = 0
@@ -158,7 +162,7 @@ def test_a_forward_loop_of_ones_own_uses_load_and_store(model):
     cache = cached.load(ids)
     assert cache.get_seq_length() == 16
     with torch.no_grad():
-        logits = model(ids[:, 16:], cache=cache).logits
+        logits = model(ids[:, 16:], **{CACHE_ARGUMENT: cache}).logits
         alone = model(ids).logits
     torch.testing.assert_close(logits, alone[:, 16:], atol=1e-3, rtol=1e-4)
     cached.store(ids, cache)
@@ -190,6 +194,7 @@ def test_a_models_own_defaults_are_followed(model):
         ({"num_return_sequences": 3, "do_sample": True}, "num_return_sequences=3"),
         ({"use_cache": False}, "use_cache=False"),
         ({"cache_implementation": "static"}, "cache_implementation='static'"),
+        ({"prefill_chunk_size": 8}, "prefill_chunk_size=8"),
         ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3"),
         ({"generation_config": transformers.GenerationConfig(num_beams=2)}, "num_beams=2"),
         ({"past_key_values": transformers.DynamicCache()}, "past_key_values cannot be given"),
@@ -253,7 +258,7 @@ def test_a_cache_that_holds_other_tokens_is_not_stored(model):
     cache = cached.load(prompt(1, 2))
     with pytest.raises(ValueError, match="holds 0 tokens of a sequence of 2"):
         cached.store(prompt(1, 2), cache)
-    model(prompt(1, 2, 3), cache=cache)
+    model(prompt(1, 2, 3), **{CACHE_ARGUMENT: cache})
     with pytest.raises(ValueError, match="holds 3 tokens of a sequence of 2"):
         cached.store(prompt(1, 2), cache)
 

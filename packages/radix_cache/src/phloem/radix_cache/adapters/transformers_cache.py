@@ -7,11 +7,12 @@ transformers, which nothing else in this package does.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, GenerationMixin
 from transformers.cache_utils import DynamicLayer
 
 from ..key import Key, Namespace
@@ -21,14 +22,24 @@ from ..tree import RadixCache
 LayerTensors = tuple[torch.Tensor, ...]
 """K and V of each layer in turn, each [1, num_kv_heads, num_tokens, head_dim]."""
 
+CACHE_ARGUMENT: Final = (
+    "cache"
+    if "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+    else "past_key_values"
+)
+"""What models and `generate` call the argument that takes a cache: transformers 5 renamed it, and
+before that a model ignores the new name without a word."""
+
 _TOKENS: Final = -2
 
-# Options of `generate` that need more than one row, another cache, or a cache that is cut back.
+# Options of `generate` that need more than one row, another cache, or a cache that is cut back; and
+# chunked prefill, which in transformers 4 starts at the first token whatever the cache holds.
 _REFUSED_OPTIONS: Final = {
     "num_beams": (None, 1),
     "num_return_sequences": (None, 1),
     "use_cache": (None, True),
     "cache_implementation": (None, "dynamic"),
+    "prefill_chunk_size": (None,),
     "token_healing": (None, False),
     "prompt_lookup_num_tokens": (None,),
     "assistant_early_exit": (None,),
@@ -127,15 +138,15 @@ class PrefixCache:
         (`output_hidden_states`, `output_attentions`) covers only the tokens that are computed.
 
         Raises `ValueError`, before anything runs, for what could not give the output of a plain
-        call: several rows or beams, padding, a cache of the caller's own, decoding that cuts its
-        cache back (assisted, contrastive), and further tensors (images, embeddings), because K and
-        V would then depend on more than the tokens.
+        call: several rows or beams, padding, a cache of the caller's own, chunked prefill, decoding
+        that cuts its cache back (assisted, contrastive), and further tensors (images, embeddings),
+        because K and V would then depend on more than the tokens.
         """
         _check_prompt(input_ids)
         self._check_options(input_ids, kwargs)
         kwargs["attention_mask"] = torch.ones_like(input_ids)
-        cache = self.load(input_ids, namespace)
-        output = self._model.generate(input_ids, cache=cache, **kwargs)
+        kwargs[CACHE_ARGUMENT] = cache = self.load(input_ids, namespace)
+        output = self._model.generate(input_ids, **kwargs)
         sequences = output if isinstance(output, torch.Tensor) else output.sequences
         self.store(sequences, cache, namespace)
         return output
@@ -143,8 +154,9 @@ class PrefixCache:
     def load(self, input_ids: torch.Tensor, namespace: Namespace = ()) -> DynamicCache:
         """A cache that holds the longest kept prefix of a prompt [1, num_tokens], maybe nothing.
 
-        For a forward loop of your own: compute `input_ids[:, cache.get_seq_length():]`, at least
-        one token, then `store`. The tensors are yours.
+        For a forward loop of your own: give `input_ids[:, cache.get_seq_length():]`, at least one
+        token, to the model with this cache (by the name of `CACHE_ARGUMENT`), then `store`. The
+        tensors are yours.
         """
         _check_prompt(input_ids)
         found = self._tree.match(Key(input_ids[0, :-1].tolist(), namespace))
