@@ -15,8 +15,8 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.radix_cache import report
@@ -42,101 +42,101 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
     """All figures; a system that fails is told of and left out."""
-    figures: Figures = {
-        "scale": options.scale,
-        "rounds": options.rounds,
-        "failed": {},
-        "differences": [],
-        "workloads": {},
-        "ratios": {},
-        "micro": {},
-        "bytes_per_node": {},
-        "import_ms": _import_ms(),
-    }
     with ExitStack() as stack:
-        workers: dict[str, Worker] = {}
+        run = _Run(options, say, stack)
         for name in options.systems:
-            try:
-                python = python_of(name, options.environment, say)
-                workers[name] = stack.enter_context(Worker(name, python))
-                figures["micro"][name] = workers[name].ask(do="micro", page_size=_pages(name)[0])
-            except SystemFailed as failed:
-                _leave_out(workers, name, failed, figures, say)
+            run.start(name)
         for work in options.only:
             for page_size in PAGE_SIZES:
-                _compare(workers, work, page_size, options, figures, say)
-    for name in tuple(workers):
+                run.compare(work, page_size)
+        run.weigh()
+    for line in report.sentences(run.figures):
+        say(line)
+    return run.figures
+
+
+class _Run:
+    """The processes of the systems that have not failed, and the figures so far."""
+
+    def __init__(
+        self, options: argparse.Namespace, say: Callable[[str], None], stack: ExitStack
+    ) -> None:
+        self._options, self._say, self._stack = options, say, stack
+        self._workers: dict[str, Worker] = {}
+        self.figures: Figures = {
+            "scale": options.scale,
+            "rounds": options.rounds,
+            "failed": {},
+            "differences": [],
+            "workloads": {},
+            "ratios": {},
+            "micro": {},
+            "bytes_per_node": {},
+            "import_ms": _import_ms(),
+        }
+
+    def start(self, name: str) -> None:
+        """Start a system, and time a single long node."""
+        with self._leaving_out(name):
+            worker = self._stack.enter_context(self._new_worker(name))
+            page_size = SYSTEMS[name].page_sizes[0]
+            self.figures["micro"][name] = worker.ask(do="micro", page_size=page_size)
+            self._workers[name] = worker
+
+    def compare(self, work: str, page_size: int) -> None:
+        """Play one workload at one page size to all systems in turn, and tell of it."""
+        options, say = self._options, self._say
+        title, capacity, _ = workload(work, options.scale)
+        names = [n for n in self._workers if page_size in SYSTEMS[n].page_sizes]
+        rounds: dict[str, list[Figures]] = {name: [] for name in names}
+        for number in range(options.rounds):
+            for name in names[:: -1 if number % 2 else 1]:
+                rounds[name] += self._play(name, work, page_size)
+        rounds = {name: of for name, of in rounds.items() if name in self._workers}
+        if not rounds:
+            return
+        say(f"\n{title}; page size {page_size}")
+        for line in report.differences({name: of[0] for name, of in rounds.items()}, capacity):
+            self.figures["differences"].append(f"{work}, page size {page_size}: {line}")
+            say(line)
+        systems = {name: report.summary(of) for name, of in rounds.items()}
+        report.add_totals(systems)
+        against = report.ratios(systems)
+        self.figures["workloads"].setdefault(work, {})[page_size] = systems
+        self.figures["ratios"].setdefault(work, {})[page_size] = against
+        for line in report.table(systems, against):
+            say(line)
+
+    def weigh(self) -> None:
+        """The memory of a node, of each system at each page size in a fresh process."""
+        nodes = max(1_000, round(100_000 * self._options.scale))
+        for name in tuple(self._workers):
+            sizes = self.figures["bytes_per_node"].setdefault(name, {})
+            for page_size in SYSTEMS[name].page_sizes:
+                with self._leaving_out(name), self._new_worker(name) as worker:
+                    answer = worker.ask(do="memory", page_size=page_size, nodes=nodes)
+                    sizes[page_size] = answer["bytes"]
+
+    def _play(self, name: str, work: str, page_size: int) -> list[Figures]:
+        """What came of one round: nothing of a system that was left out."""
+        if name in self._workers:
+            with self._leaving_out(name):
+                question = {"workload": work, "page_size": page_size, "scale": self._options.scale}
+                sample = SYSTEMS[name].sample
+                return [self._workers[name].ask(do="play", sample=sample, **question)]
+        return []
+
+    def _new_worker(self, name: str) -> Worker:
+        return Worker(name, python_of(name, self._options.environment, self._say))
+
+    @contextmanager
+    def _leaving_out(self, name: str) -> Iterator[None]:
         try:
-            figures["bytes_per_node"][name] = _bytes_per_node(name, options, say)
+            yield
         except SystemFailed as failed:
-            _leave_out(workers, name, failed, figures, say)
-    for line in report.sentences(figures):
-        say(line)
-    return figures
-
-
-def _compare(
-    workers: dict[str, Worker],
-    work: str,
-    page_size: int,
-    options: argparse.Namespace,
-    figures: Figures,
-    say: Callable[[str], None],
-) -> None:
-    """Play one workload at one page size to all systems in turn, and tell of it."""
-    title, capacity, _ = workload(work, options.scale)
-    rounds: dict[str, list[Figures]] = {n: [] for n in workers if page_size in _pages(n)}
-    for number in range(options.rounds):
-        for name in list(rounds)[:: -1 if number % 2 else 1]:
-            question = {"workload": work, "scale": options.scale, "sample": SYSTEMS[name].sample}
-            try:
-                rounds[name].append(
-                    workers[name].ask(do="play", page_size=page_size, **question)
-                )
-            except SystemFailed as failed:
-                del rounds[name]
-                _leave_out(workers, name, failed, figures, say)
-    if not rounds:
-        return
-    say(f"\n{title}; page size {page_size}")
-    for line in report.differences({name: of[0] for name, of in rounds.items()}, capacity):
-        figures["differences"].append(f"{work}, page size {page_size}: {line}")
-        say(line)
-    systems = {name: report.summary(of) for name, of in rounds.items()}
-    report.add_totals(systems)
-    against = report.ratios(systems)
-    figures["workloads"].setdefault(work, {})[page_size] = systems
-    figures["ratios"].setdefault(work, {})[page_size] = against
-    for line in report.table(systems, against):
-        say(line)
-
-
-def _bytes_per_node(
-    name: str, options: argparse.Namespace, say: Callable[[str], None]
-) -> dict[int, float]:
-    """By page size, each in a fresh process."""
-    sizes = {}
-    for page_size in _pages(name):
-        with Worker(name, python_of(name, options.environment, say)) as worker:
-            nodes = max(1_000, round(100_000 * options.scale))
-            sizes[page_size] = worker.ask(do="memory", page_size=page_size, nodes=nodes)["bytes"]
-    return sizes
-
-
-def _pages(name: str) -> tuple[int, ...]:
-    return SYSTEMS[name].page_sizes
-
-
-def _leave_out(
-    workers: dict[str, Worker],
-    name: str,
-    failed: SystemFailed,
-    figures: Figures,
-    say: Callable[[str], None],
-) -> None:
-    workers.pop(name, None)
-    figures["failed"][name] = str(failed)
-    say(f"left out: {failed}")
+            self._workers.pop(name, None)
+            self.figures["failed"][name] = str(failed)
+            self._say(f"left out: {failed}")
 
 
 def _import_ms() -> float:

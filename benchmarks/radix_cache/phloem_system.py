@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from phloem.radix_cache import Insertion, Key, Lock, Match, RadixCache
 
 from benchmarks.radix_cache.workloads import Tokens
+from phloem.radix_cache import Insertion, Key, Lock, Match, RadixCache
 
 
 class Phloem:
@@ -27,7 +27,7 @@ class Phloem:
 
     def key(self, encoded: Tokens, earlier: Key | None = None) -> Key:
         """Packs anew."""
-        return Key(encoded)
+        return Key(encoded)  # type: ignore[arg-type]  # an int32 array is a sequence of ints
 
     def key_from_list(self, ids: list[int]) -> Key:
         """Packs by way of `array`."""

@@ -27,8 +27,8 @@ class _Placeholder(type):
         return cls
 
     def __call__(cls, *args: object, **kwargs: object) -> Any:
-        if cls.__bases__ != (object,):
-            return super().__call__(*args, **kwargs)  # a real class that inherits from a placeholder
+        if cls.__bases__ != (object,):  # a real class that inherits from a placeholder
+            return super().__call__(*args, **kwargs)
         _refuse(cls.__name__)
 
 

@@ -47,7 +47,8 @@ class Worker:
     def ask(self, **question: Any) -> dict[str, Any]:
         """The answer of the worker; raises `SystemFailed` if it ended instead."""
         process = self._process
-        assert process.stdin is not None and process.stdout is not None, "both are pipes"
+        assert process.stdin is not None, "a pipe"
+        assert process.stdout is not None, "a pipe"
         line = ""
         try:
             process.stdin.write(json.dumps(question) + "\n")
@@ -93,7 +94,7 @@ def peers(folder: Path, say: Callable[[str], None]) -> Path:
         return python
     say(f"installing {', '.join(ENGINES)} in {folder}")
     venv.create(folder, clear=True, with_pip=True)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     # The pins of our own development environment are no business of the peers.
     environment = {name: text for name, text in os.environ.items() if name != "PIP_CONSTRAINT"}
     for arguments in (NEEDED, ("--no-deps", *ENGINES)):

@@ -41,9 +41,8 @@ def add_totals(systems: dict[str, Figures]) -> None:
     """Milliseconds of a whole stream; where evictions were sampled, their mean for all of them."""
     for figures in systems.values():
         counted = systems[OURS] if figures["sampled"] and OURS in systems else figures
-        figures["all_ms"] = (
-            sum(figures[op]["us"] * counted[op]["calls"] for op in OPERATIONS if op in figures) / 1e3
-        )
+        ops = [operation for operation in OPERATIONS if operation in figures]
+        figures["all_ms"] = sum(figures[op]["us"] * counted[op]["calls"] for op in ops) / 1e3
 
 
 def ratios(systems: dict[str, Figures]) -> dict[str, dict[str, float]]:
@@ -68,14 +67,14 @@ def differences(played: dict[str, Figures], capacity: int) -> Iterator[str]:
         a, b = played[first], played[other]
         if a["tokens_crc"] != b["tokens_crc"]:
             yield f"{other} got other tokens than {first}: nothing of it can be compared"
-        end = min((p["sampled_after"] for p in (a, b) if p["sampled_after"] is not None), default=None)
-        pairs = list(zip(a["hits"][:end], b["hits"][:end]))
+        ends = [p["sampled_after"] for p in (a, b) if p["sampled_after"] is not None]
+        pairs = list(zip(a["hits"], b["hits"]))[: min(ends, default=None)]
         unequal = [i for i, (x, y) in enumerate(pairs) if x != y]
         if unequal:
             at = unequal[0]
             yield (
-                f"{other} found other lengths than {first} in {len(unequal)} of {len(pairs)} lookups, "
-                f"first in number {at}: {pairs[at][1]} instead of {pairs[at][0]} tokens"
+                f"{other} found other lengths than {first} in {len(unequal)} lookups of "
+                f"{len(pairs)}, first in number {at}: {pairs[at][1]} tokens, not {pairs[at][0]}"
             )
         if abs(a["left"] - b["left"]) > SAME_LEFT * capacity:
             yield (
@@ -86,8 +85,8 @@ def differences(played: dict[str, Figures], capacity: int) -> Iterator[str]:
 
 def table(systems: dict[str, Figures], against: dict[str, dict[str, float]]) -> Iterator[str]:
     """Lines: microseconds per call, and in brackets how many times slower than ours."""
-    width = max(map(len, systems)) + 2
-    yield " " * 8 + "".join(f"{name:>{max(width, 18)}}" for name in systems)
+    width = max(18, *map(len, systems))
+    yield " " * 9 + "".join(f"{name:>{width}}" for name in systems)
     for row in (*OPERATIONS, "all"):
         cells = []
         for name, figures in systems.items():
@@ -99,7 +98,7 @@ def table(systems: dict[str, Figures], against: dict[str, dict[str, float]]) -> 
             ratio = against.get(name, {}).get(row)
             cells.append(f"{mark}{value:.4g}" + (f" ({ratio:.2g}x)" if ratio else ""))
         unit = "ms" if row == "all" else "us"
-        yield f"{row:<6}{unit}" + "".join(f"{cell:>{max(width, 18)}}" for cell in cells)
+        yield f"{row:<7}{unit}" + "".join(f"{cell:>{width}}" for cell in cells)
 
 
 def sentences(figures: dict[str, Any]) -> Iterator[str]:

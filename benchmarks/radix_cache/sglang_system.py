@@ -166,7 +166,10 @@ class SglangRust(SglangPython):
 
     def insert(self, key: Any, values: torch.Tensor, found: Any) -> None:
         """Steps until a step has the result."""
-        step = self._tree.begin_insert(_base.InsertParams(key=key, value=values))
+        length = found.device_prefix_len
+        step = self._tree.begin_insert(
+            _base.InsertParams(key=key, value=values, prev_prefix_len=length)
+        )
         while step.result is None:
             self._free_actions(step.actions)
             step = self._tree.resume_insert()
@@ -239,7 +242,10 @@ class SglangRustCore(SglangRust):
 
     def insert(self, key: Any, values: torch.Tensor, found: Any) -> None:
         """In one call."""
-        self._tree.insert(_native.InsertParamsBinding(key.token_ids, values))
+        length = found.device_prefix_len
+        self._tree.insert(
+            _native.InsertParamsBinding(key.token_ids, values, prev_prefix_len=length)
+        )
 
     def evict(self, n: int) -> int:
         """Leaf by leaf; what each step frees goes to the allocator."""

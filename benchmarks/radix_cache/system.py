@@ -93,5 +93,6 @@ SYSTEMS = {
 def load(name: str) -> type[System]:
     """The class of a system; imports what it needs, in this process."""
     place = SYSTEMS[name]
-    found: type[System] = getattr(import_module(f"benchmarks.radix_cache.{place.module}"), place.name)
-    return found
+    module = import_module(f"benchmarks.radix_cache.{place.module}")
+    system: type[System] = getattr(module, place.name)
+    return system

@@ -123,7 +123,7 @@ class Vllm:
 
     def evict(self, n: int) -> int:
         """Takes the least recently used blocks, which lose their hashes."""
-        blocks = min(-(-n // self._page_size), self._pool.get_num_free_blocks())
+        blocks: int = min(-(-n // self._page_size), self._pool.get_num_free_blocks())
         self._free.extend(self._pool.get_new_blocks(blocks))
         return blocks * self._page_size
 

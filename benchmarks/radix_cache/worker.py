@@ -29,9 +29,7 @@ def answer(system: type[System], ask: dict[str, Any]) -> dict[str, Any]:
         case "memory":
             nodes = ask["nodes"]
             capacity = nodes * page_size
-            return {
-                "bytes": measure.memory(lambda: system(page_size, capacity), page_size, nodes)
-            }
+            return {"bytes": measure.memory(lambda: system(page_size, capacity), page_size, nodes)}
         case other:
             raise ValueError(f"asked to {other!r}: ask to play, micro or memory")
 

@@ -36,7 +36,7 @@ class Evict(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Here begins or ends a tenth of a long drain, when at most `left` tokens are cached."""
+    """Here ends a tenth of a long drain, when `left` tokens are cached."""
 
     left: int
 
@@ -133,20 +133,16 @@ def _leaves(scale: float) -> Workload:
 
         for i in range(leaves):
             yield Turn(leaf(i), length)
-        fresh = leaves
-        # A twentieth of what is evicted is inserted anew, so the drain ends with these and `parent`.
-        evictions = leaves // STAGES
-        for stage in range(1, STAGES + 1):
-            for i in range(evictions):
-                yield Evict(length)
-                if i % 10 == 0:
-                    yield Match(leaf(int(rng.integers(leaves * 9 // 10, leaves))))
-                if i % 20 == 0 and fresh < len(tails):
-                    yield Turn(leaf(fresh), length)
-                    fresh += 1
-            yield Stage((leaves + 1 + fresh - leaves - stage * evictions) * length)
-        for _ in range(fresh - leaves + 1):
+        fresh, evictions = leaves, len(tails) + 1
+        for i in range(evictions):
             yield Evict(length)
+            if i % 10 == 0:
+                yield Match(leaf(int(rng.integers(leaves * 9 // 10, leaves))))
+            if i % 20 == 0 and fresh < len(tails):
+                yield Turn(leaf(fresh), length)
+                fresh += 1
+            if (i + 1) * STAGES // evictions > i * STAGES // evictions:
+                yield Stage((fresh - i) * length)
 
     return Workload(f"{leaves} leaves under one parent, evicted 64 at a time", capacity, steps)
 
