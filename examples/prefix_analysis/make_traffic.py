@@ -14,46 +14,11 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
-WORDS = [
-    "the",
-    "a",
-    "of",
-    "to",
-    "and",
-    "in",
-    "that",
-    "is",
-    "for",
-    "on",
-    "with",
-    "as",
-    "at",
-    "by",
-    "from",
-    "this",
-    "be",
-    "are",
-    "or",
-    "an",
-    "it",
-    "not",
-    "which",
-    "we",
-    "can",
-    "your",
-    "order",
-    "account",
-    "customer",
-    "policy",
-    "refund",
-    "shipping",
-    "answer",
-    "question",
-    "agent",
-    "tool",
-    "table",
-    "result",
-]
+SENTENCE = (
+    "the a of to and in that is for on with as at by from this be are or an it not which we can "
+    "your order account customer policy refund shipping answer question agent tool table result"
+)
+WORDS = SENTENCE.split()
 
 
 def prose(rng: random.Random, words: int) -> str:

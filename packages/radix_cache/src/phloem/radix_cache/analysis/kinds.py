@@ -23,13 +23,13 @@ _DATE: Final = (
     rf"|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}|\d{{1,2}} {_MONTH},? \d{{4}})"
 )
 _PATTERNS: Final = (
+    ("ip address", r"\d{1,3}(?:\.\d{1,3}){3}"),
     ("uuid", r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"),
     ("timestamp", rf"{_DATE}(?:T|,? (?:at )?){_CLOCK}{_ZONE}"),
     ("date", _DATE),
     ("time", rf"{_CLOCK}{_ZONE}"),
     ("unix time", r"1\d{9}(?:\.\d+|\d{3}|\d{6}|\d{9})?(?![0-9A-Za-z])"),
     ("email address", r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
-    ("ip address", r"\d{1,3}(?:\.\d{1,3}){3}"),
     ("hex string", r"(?:0x)?(?=[0-9a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{6,}(?![0-9A-Za-z])"),
     (
         "random string",

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median_low
-from typing import Final
+from typing import Final, TypeVar
 
 from ..key import Namespace, common_prefix
 from .kinds import Kind, Place, kind_of, kind_of_ids
@@ -31,6 +31,7 @@ _MEMBERS: Final = 24
 _ATTEMPTS: Final = 4
 _TEMPLATES: Final = 16
 
+Item = TypeVar("Item")
 Anchor = tuple[int, int]
 """The hash of a fingerprint, and the packed byte at which it begins."""
 Member = tuple[int, int]
@@ -186,7 +187,7 @@ def _compare(
     """Lays prompts side by side at a fingerprint they share; None if that is not worth a word."""
     if len(members) < MIN_REQUESTS:
         return None
-    chosen = members[:: -(-len(members) // _MEMBERS)]
+    chosen = _thinned(members)
     prompts = [requests[i].prompt for i, _ in chosen]
     ats = [at for _, at in chosen]
     width, first = unit.width, prompts[0]
@@ -200,20 +201,36 @@ def _compare(
     longest = max(stops) - start
     if not 0 < longest <= _VARYING_TOKENS * scale or back + forward < _SHARED_TOKENS * scale:
         return None
-    parts = list(zip(prompts, stops))
-    kind = _kind(parts, start, unit, _CONTEXT_TOKENS * scale)
-    start -= kind.left
-    stop = stops[0] + kind.right
-    template = Template(
-        before=first[:start],
-        after=first[stop : stop + _PROBE_BYTES],
-        reach=_VARYING_TOKENS * scale + kind.left + kind.right,
-        width=width,
+    template = _template(first, start, stops[0], unit, scale)
+    # Also those that hit, because an earlier one had the same part: they tell a counter from a day.
+    parts = [
+        (request.prompt, place.stop)
+        for request in requests
+        if (place := template.varying(request.prompt)) is not None
+    ]
+    if len(parts) < MIN_REQUESTS:
+        return None
+    kind = _kind(_thinned(parts), start, unit, _CONTEXT_TOKENS * scale)
+    return Varying(
+        _template(first, start - kind.left, stops[0] + kind.right, unit, scale),
+        kind.name,
+        back + forward - kind.right,
+        len(members),
     )
-    return Varying(template, kind.name, back + forward - kind.right, len(members))
 
 
-def _kind(parts: list[tuple[bytes, int]], start: int, unit: Unit, context: int) -> Kind:
+def _template(prompt: bytes, start: int, stop: int, unit: Unit, scale: int) -> Template:
+    """The template of a prompt whose part [start, stop) varies."""
+    after = prompt[stop : stop + _PROBE_BYTES]
+    return Template(prompt[:start], after, 2 * _VARYING_TOKENS * scale, unit.width)
+
+
+def _thinned(items: Sequence[Item]) -> Sequence[Item]:
+    """At most so many of the items as are laid side by side, from first to last."""
+    return items[:: max(1, -(-len(items) // _MEMBERS))]
+
+
+def _kind(parts: Sequence[tuple[bytes, int]], start: int, unit: Unit, context: int) -> Kind:
     """The kind of the parts from `start` to each stop, and the packed bytes beside that belong."""
     width = unit.width
     left = min(context, start)
