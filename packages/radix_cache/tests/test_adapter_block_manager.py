@@ -354,6 +354,21 @@ def test_stats_count_requests_when_they_are_let_in():
     assert manager.make_prefix_cache_stats().requests == 0
 
 
+def test_events_tell_what_blocks_are_stored_and_removed():
+    cache = RadixCache(page_size=16, values=BlockIds(16), events=16)
+    manager = KVCacheManager(4, 16, cache=cache)
+    prompt = list(range(35))
+    run_to_end(manager, Request("a", prompt, lora_name="x"))
+    (stored,) = manager.take_events()
+    assert stored.token_ids == tuple(prompt[:32])
+    assert stored.namespace == ("x", None)
+    run_to_end(manager, Request("b", [1, *prompt]))
+    removed, stored = manager.take_events()
+    assert len(removed.block_hashes) == 2
+    assert len(stored.block_hashes) == 2
+    assert KVCacheManager(4, 16).take_events() == []
+
+
 @pytest.mark.parametrize(
     ("blocks", "cache", "message"),
     [

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import IntegrityError, StaleMatch
 from ..handles import Lock
@@ -39,6 +39,9 @@ from .blocks import (
     KVCacheBlocks,
     PrefixCacheStats,
 )
+
+if TYPE_CHECKING:
+    from ..events import Event
 
 __all__ = [
     "NULL_BLOCK",
@@ -120,6 +123,11 @@ class KVCacheManager:
     def block_size(self) -> int:
         """Tokens per block."""
         return self._block_size
+
+    @property
+    def num_blocks(self) -> int:
+        """Size of the pool, with the null block."""
+        return self._num_blocks
 
     @property
     def num_free_blocks(self) -> int:
@@ -265,6 +273,13 @@ class KVCacheManager:
         self._regain(self._cache.reset())
         self._content_ids.clear()
         return True
+
+    def take_events(self, resync: bool = False) -> list[Event]:
+        """The cache's events since the last call; `[]` unless `cache` was made with `events`.
+
+        In their token ids, contents stand as negative numbers that mean nothing elsewhere.
+        """
+        return self._cache.take_events(resync)
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats:
         """What was counted since the last call."""
