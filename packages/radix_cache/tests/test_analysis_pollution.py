@@ -52,7 +52,8 @@ def test_a_changing_part_before_shared_text_is_named_and_moved(kind):
     assert (found.requests, found.distinct) == (40, len(set(parts)))
     assert abs(found.shared - len(RULES)) < 30
     assert f"Move the {found.kind} at bytes 8" in found.advice
-    assert report.rate < 0.6 < 0.9 < report.moved_rate == found.rate
+    assert report.rate < 0.6 < 0.9 < report.moved_rate
+    assert found.gain == pytest.approx(report.moved_rate - report.rate)
 
 
 def test_the_rate_after_the_move_is_that_of_prompts_with_the_part_at_their_end():
@@ -75,11 +76,9 @@ def test_two_applications_and_a_part_behind_a_part_are_all_found():
     report = analysed(prompts)
     assert {found.kind for found in report.found} == {"timestamp", "uuid", "counter"}
     assert report.moved_rate > 0.9
-    rates = [found.rate for found in report.found]
-    assert rates == sorted(rates)
-    assert sum(found.gain for found in report.found) == pytest.approx(
-        report.moved_rate - report.rate
-    )
+    gains = [found.gain for found in report.found]
+    assert gains == sorted(gains, reverse=True)
+    assert sum(gains) == pytest.approx(report.moved_rate - report.rate)
 
 
 def test_a_date_beside_a_time_moves_with_it_though_it_changes_less_often():
@@ -142,6 +141,17 @@ def test_what_is_shared_already_or_differs_at_length_is_no_pollution():
     assert analysed([]) is None
 
 
+def test_many_applications_with_the_same_fault_are_all_found():
+    rng = random.Random(5)
+    systems = [rng.choices(range(9000), k=200) for _ in range(12)]
+    prompts = [
+        [10_000 + n, *rng.choice(systems), *rng.choices(range(9000), k=20)] for n in range(400)
+    ]
+    report = analysed(prompts, TOKENS, page_size=4)
+    assert len(report.found) == 12
+    assert report.moved_rate > 0.8
+
+
 def test_namespaces_are_searched_apart():
     stats = PrefixStats(16, [], unit=BYTES)
     for n in range(40):
@@ -182,17 +192,17 @@ def test_no_traffic_breaks_the_search_and_a_move_never_lowers_the_rate(pieces):
     st.lists(st.integers(0, 2), max_size=12),
     st.sampled_from([1, 4]),
 )
-def test_a_move_puts_the_part_before_the_next_known_text_at_the_end(before, rest, width):
+def test_a_part_reaches_up_to_the_next_known_text_within_reach(before, rest, width):
     def packed(items):
         return b"".join(item.to_bytes(width, "big") for item in items)
 
     after, reach = [0, 1], 6
     template = Template(packed(before), packed(after), reach * width, width)
     length = next((n for n in range(reach + 1) if rest[n : n + 2] == after), 0)
-    assert template.move(packed(before + rest)) == packed(before + rest[length:] + rest[:length])
-    stranger = packed([9, *before, *rest])
+    place = slice(len(before) * width, (len(before) + length) * width)
+    assert template.varying(packed(before + rest)) == (place if length else None)
     if before:
-        assert template.move(stranger) == stranger
+        assert template.varying(packed([9, *before, *rest])) is None
 
 
 def test_a_thing_is_known_by_its_whole_though_only_its_middle_changes():

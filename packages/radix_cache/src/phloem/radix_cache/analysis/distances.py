@@ -98,7 +98,7 @@ class StackDistances:
 
     def __init__(self, remember: int | None = None) -> None:
         self._now = 0
-        self._tree = RadixCache(PAGE_WORDS, "lru", clock=lambda: self._now, values=SpanValues())
+        self._tree = RadixCache(PAGE_WORDS, "lru", lambda: self._now, SpanValues(), ghosts=0)
         self._remember = remember
         self._visits: list[Visit] = []
         self._counts = Counts((), 1024)

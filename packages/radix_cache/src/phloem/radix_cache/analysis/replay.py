@@ -35,7 +35,7 @@ class Replay:
 
     def __init__(self, pages: int, policy: EvictionPolicy, clock: Callable[[], float]) -> None:
         self._words = pages * PAGE_WORDS
-        self._cache = RadixCache(PAGE_WORDS, policy, clock=clock, values=CountValues())
+        self._cache = RadixCache(PAGE_WORDS, policy, clock, CountValues(), ghosts=0)
         self.hits = 0
 
     def add(self, path: Key, cap: int) -> None:

@@ -56,8 +56,8 @@ class Pollution:
     "timestamp" or "counter". `before`, `examples` and `after` show it. `requests` of the sample
     have it, with `distinct` different contents.
 
-    `rate` is the unbounded hit rate of the sample once this part, and those listed before it, are
-    moved to the end of the prompt: recomputed, not estimated. `gain` is its own share of that.
+    `gain` is what moving it to the end of the prompt adds to the unbounded hit rate of the sample:
+    counted in these requests, while all parts listed are really moved, not estimated.
     """
 
     kind: str
@@ -69,7 +69,6 @@ class Pollution:
     before: str
     examples: tuple[str, ...]
     after: str
-    rate: float
     gain: float
     advice: str
 

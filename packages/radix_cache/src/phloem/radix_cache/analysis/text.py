@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from .report import Curve, Pollution, PollutionReport, PrefixReport, SharedPrefix
 
-_SHOWN = 72
+_SHOWN: Final = 72
+_LISTED: Final = 8
 
 
 def render(report: PrefixReport) -> str:
@@ -93,8 +95,10 @@ class _Text:
             f"{'part' if len(pollution.found) == 1 else 'parts'} to the end of the prompts raises "
             f"the hit rate from {pollution.rate:.1%} to {pollution.moved_rate:.1%}"
         )
-        for number, found in enumerate(pollution.found, 1):
+        for number, found in enumerate(pollution.found[:_LISTED], 1):
             yield from self._polluted(number, found)
+        if len(pollution.found) > _LISTED:
+            yield f"  and {len(pollution.found) - _LISTED} more, all of them in the JSON form"
         yield ""
         yield f"LRU hit rate by cache size in {scope}, before and after the move"
         yield from self._moved(pollution)
@@ -109,7 +113,7 @@ class _Text:
         for example in found.examples:
             before, after = _cut(found.before, -1, 24), _cut(found.after, 0, 24)
             yield f"      {before}[{_cut(example, 0, 48)}]{after}"
-        yield f"     {found.advice} Hit rate then: {found.rate:.1%}"
+        yield f"     {found.advice}"
 
     def _moved(self, pollution: PollutionReport) -> Iterator[str]:
         yield f"{'':>10}{'as it is':>10}{'moved':>10}"

@@ -60,13 +60,6 @@ class Template:
             stop = prompt.find(self.after, stop + 1, start + self.reach + len(self.after))
         return slice(start, stop) if stop > start else None
 
-    def move(self, prompt: bytes) -> bytes:
-        """The prompt with the part that varies at its end."""
-        part = self.varying(prompt)
-        if part is None:
-            return prompt
-        return prompt[: part.start] + prompt[part.stop :] + prompt[part]
-
 
 @dataclass(frozen=True, slots=True)
 class Varying:
