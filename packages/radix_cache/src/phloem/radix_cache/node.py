@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .key import TOKEN_BYTES, Namespace
 
 if TYPE_CHECKING:
-    from .ghosts import Ghost
+    from .event_log import NodeHashes
+    from .ghosts import Shelves
     from .leaves import IndexEntry
 
 
@@ -96,10 +97,10 @@ class Node:
     """Clock until which it is evicted last; 0.0 if it never was retained or that has passed."""
     floor: Any
     """The rank that device eviction had reached when the node was last used; 0.0 before any."""
-    hashes: tuple[bytes, ...]
-    """Digests of the event blocks that end in this node; empty while events are off."""
-    ghosts: dict[bytes, Ghost] | None
-    """What was evicted from under this node, by first page; None if nothing is remembered."""
+    hashes: NodeHashes | None
+    """Of the event blocks that end in this node; None if none does, and while events are off."""
+    ghosts: Shelves | None
+    """What was evicted from under this node, by position; None if nothing is remembered."""
 
     def __init__(
         self, data: bytes, parent: Node | None, end: int, now: float, age: int, floor: Any = 0.0
@@ -117,7 +118,7 @@ class Node:
         self.priority = 0
         self.retained_until = 0.0
         self.floor = floor
-        self.hashes = ()
+        self.hashes = None
         self.ghosts = None
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .node import Node
+from .key import Namespace
+from .node import Node, Root
 from .tier import Tier
 
 
@@ -24,14 +25,17 @@ class Observer:
         The leaf had one copy only. `node.end` and `node.data` are those of now.
         """
 
-    def unlinking(self, node: Node) -> None:
-        """`node`, a leaf of the tree that has no copy any more, is about to be taken out."""
+    def unlinking(self, node: Node, evicted: bool) -> None:
+        """`node`, a leaf of the tree that has no copy any more, is about to be taken out.
+
+        It was evicted, or else dropped.
+        """
 
     def linked(self, node: Node) -> None:
         """`node` is a new leaf of the tree, its first copy not made yet."""
 
-    def matched(self, node: Node) -> None:
-        """A match found all tokens down to `node` on the device; `node` may be a root."""
+    def dropping(self, namespace: Namespace, root: Root | None) -> None:
+        """A namespace is about to be emptied; `root` is its own, None if it holds nothing."""
 
     def cleared(self) -> None:
         """All is gone. Nothing was told of the single nodes."""

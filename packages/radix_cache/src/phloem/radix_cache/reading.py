@@ -1,9 +1,14 @@
-"""Look-ups that change nothing, for readers beside the writing thread."""
+"""Look-ups that change nothing; `peek` and `sizes` may run beside the writing thread."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from .handles import Sizes, TierSizes
 from .key import TOKEN_BYTES, Key, common_prefix
 from .node import Node
+from .structure import Structure
 from .tier import Tier
 
 
@@ -37,3 +42,27 @@ def peek_once(top: Node | None, key: Key, page_size: int, tier: Tier) -> int | N
         at += len(edge)
         node = child
     return at // TOKEN_BYTES
+
+
+def sizes(tree: Structure) -> Sizes:
+    """Tokens evictable, protected and in total, by tier."""
+    evictable, protected = tree.device.counts
+    below, pinned = (0, 0) if tree.host is None else tree.host.counts
+    return Sizes(
+        evictable,
+        protected,
+        evictable + protected,
+        host=TierSizes(below, pinned, below + pinned),
+    )
+
+
+def iter_values(tree: Structure, tier: Tier) -> Iterator[Any]:
+    """Every value segment of a tier, parents first."""
+    ledger = tree.ledger(tier)
+    stack: list[Node] = list(tree.roots.values())
+    while stack:
+        for child in stack.pop().children.values():
+            copy = ledger.of(child)
+            if copy is not None:
+                yield copy.values
+            stack.append(child)

@@ -189,11 +189,21 @@ class Structure:
                 for at, ledger in enumerate(self.ledgers):
                     copy = ledger.of(node)
                     if copy is not None and not copy.locks:
-                        gone[at].append(self._remove(ledger, copy))
+                        gone[at].append(self._remove(ledger, copy, evicted=False))
                         freed[at] += length
         for segments in gone:
             segments.reverse()
         return gone, freed
+
+    def clear(self) -> tuple[list[list[Any]], list[int]]:
+        """`prune` of all roots, when nothing is locked; observers are told once."""
+        observers, self.observers = self.observers, ()
+        try:
+            return self.prune(self.roots.values())
+        finally:
+            self.observers = observers
+            for observer in observers:
+                observer.cleared()
 
     def _refresh(self, node: Node) -> None:
         for ledger in self.ledgers:
@@ -218,22 +228,22 @@ class Structure:
             observer.trimmed(node, tail)
         return gone
 
-    def _remove(self, ledger: Ledger, copy: Copy) -> Any:
+    def _remove(self, ledger: Ledger, copy: Copy, evicted: bool = True) -> Any:
         """Let one copy go, and its node with the last; returns the values."""
         node = copy.node
         for observer in self.observers:
             observer.losing(node, ledger.tier)
         gone = ledger.remove(copy)
         if node.device is None and node.host is None:
-            self._unlink(node)
+            self._unlink(node, evicted)
         return gone
 
-    def _unlink(self, node: Node) -> None:
+    def _unlink(self, node: Node, evicted: bool) -> None:
         parent = node.parent
         assert parent is not None, f"{node} was taken out before"
         assert not node.children, f"{node} loses its last copy, and its children have theirs"
         for observer in self.observers:
-            observer.unlinking(node)
+            observer.unlinking(node, evicted)
         del parent.children[node.data[: self.page_bytes]]
         node.parent = None
         self.nodes -= 1

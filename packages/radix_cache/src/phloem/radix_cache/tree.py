@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from . import integrity, reading, render
+from . import checks, integrity, reading
 from . import policy as policies
 from . import values as value_adapters
-from .errors import CacheInUse, LockReleased, StaleMatch
+from .explain import Explanation, explain
+from .ghosts import Ghosts
 from .handles import (
     Backup,
     Gone,
@@ -23,21 +25,24 @@ from .handles import (
     Load,
     Lock,
     Match,
-    Receipt,
     Sizes,
     Stats,
-    TierSizes,
     Transfer,
 )
 from .host import HostTier
 from .key import TOKEN_BYTES, Key, Namespace, TokenId
-from .node import Copy, Node, Root, path_to
+from .node import Node, path_to
 from .observer import Observer
 from .order import dfs_order
 from .policy import EvictionPolicy
+from .render import render
 from .structure import Structure
 from .tier import Tier
 from .values import ValueAdapter
+
+if TYPE_CHECKING:
+    from .event_log import EventLog
+    from .events import Event, EventOptions
 
 
 class RadixCache:
@@ -53,6 +58,9 @@ class RadixCache:
         host_values: as `values`, for the host tier.
         write_through: at which use a node is due for a backup; the insert that brings it is the
             first use, each match one more.
+        events: record events for `take_events` about blocks of so many tokens; see `EventOptions`
+            in `phloem.radix_cache.events`.
+        ghosts: how many evicted runs of tokens to remember for `explain`; 0 for none.
     """
 
     def __init__(
@@ -65,17 +73,23 @@ class RadixCache:
         host_tier: bool = False,
         host_values: str | ValueAdapter | None = None,
         write_through: int = 1,
+        events: int | EventOptions | None = None,
+        ghosts: int = 1024,
     ) -> None:
         if page_size < 1:
             raise ValueError(f"page_size {page_size} is less than 1: give the tokens of a page")
         self._clock = clock
-        self._observers: tuple[Observer, ...] = ()
+        self._ghosts = Ghosts(ghosts, page_size, clock) if ghosts > 0 else None
+        # Imported only where it is used: it costs more time than the rest of the package.
+        log = None if events is None else import_module(".event_log", __package__)
+        self._events: EventLog | None = None if log is None else log.EventLog(events, page_size)
+        observers: tuple[Observer | None, ...] = (self._ghosts, self._events)
         self._tree = tree = Structure(
             page_size=page_size,
             policy=policies.resolve(policy),
             device_values=value_adapters.resolve(values),
             host_values=value_adapters.resolve(host_values) if host_tier else None,
-            observers=self._observers,
+            observers=tuple(each for each in observers if each is not None),
         )
         self._device = tree.device
         self._host = None if tree.host is None else HostTier(self, tree, tree.host, write_through)
@@ -114,8 +128,8 @@ class RadixCache:
         self._lookups += 1
         self._lookup_tokens += len(key.data) // TOKEN_BYTES
         self._hit_tokens += node.end
-        for observer in self._observers:
-            observer.matched(node)
+        if self._events is not None:
+            self._events.matched(node)
         return Match(self, node, last)
 
     def insert(
@@ -182,13 +196,13 @@ class RadixCache:
         A handle of zero tokens gives a receipt that protects nothing. Raises `StaleMatch` if any of
         the tokens left the device since the handle was made. O(depth).
         """
-        copy = self._copy_of(handle)
+        copy = checks.device_copy(self, handle)
         self._device.lock(copy)
         return Lock(handle, copy)
 
     def unlock(self, lock: Lock) -> None:
         """Give a receipt back. Raises `LockReleased` if it was given back before."""
-        self._check_receipt(lock)
+        checks.receipt(self, lock)
         lock.released = True
         self._device.unlock(lock.copy)
 
@@ -220,7 +234,7 @@ class RadixCache:
         by now, and where it has none for the tokens before them, because their copy failed.
         """
         host = self._tier_below()
-        self._check_receipt(backup)
+        checks.receipt(self, backup)
         return host.backed_up(backup, host_values)
 
     def load(self, match: Match) -> Load:
@@ -230,14 +244,8 @@ class RadixCache:
         tier.
         """
         host = self._tier_below()
-        device = self._copy_of(match)
-        node = match.host_node
-        if node.end != match.length + match.host_length or node.host is None:
-            raise StaleMatch(
-                f"the {match.host_length} tokens that this match found in the host tier were "
-                "evicted, in part or whole, since it was made: match again, and load at once"
-            )
-        return host.load(match, device, node.host)
+        device = checks.device_copy(self, match)
+        return host.load(match, device, checks.host_copy(match))
 
     def loaded(self, load: Load, device_values: Any) -> Insertion:
         """The copy is made; `device_values` has one value for each of `load.length` tokens.
@@ -246,13 +254,13 @@ class RadixCache:
         it before anything can be evicted.
         """
         host = self._tier_below()
-        self._check_receipt(load)
+        checks.receipt(self, load)
         return host.loaded(load, device_values)
 
     def cancel(self, transfer: Transfer) -> None:
         """A copy failed or is not wanted any more: releases its pins, and changes nothing else."""
         host = self._tier_below()
-        self._check_receipt(transfer)
+        checks.receipt(self, transfer)
         host.cancel(transfer)
 
     def drop(self, namespace: Namespace) -> Gone:
@@ -263,24 +271,17 @@ class RadixCache:
         change the namespace, not its contents.)
         """
         root = self._tree.roots.get(namespace)
-        return self._prune([] if root is None else [root])
+        for observer in self._tree.observers:
+            observer.dropping(namespace, root)
+        return self._let_go(*self._tree.prune([] if root is None else [root]))
 
     def reset(self) -> Gone:
         """Empty the cache; returns all its values.
 
         Raises `CacheInUse`, changing nothing, while tokens are locked or a copy is in flight.
         """
-        for ledger in self._tree.ledgers:
-            protected = ledger.counts[1]
-            if protected:
-                raise CacheInUse(
-                    f"{protected} tokens are locked in the {ledger.tier.name.lower()} tier: unlock "
-                    "them, or finish the copies in flight, before reset"
-                )
-        gone = self._prune(list(self._tree.roots.values()))
-        for observer in self._observers:
-            observer.cleared()
-        return gone
+        checks.unused(self._tree.ledgers)
+        return self._let_go(*self._tree.clear())
 
     def peek(self, key: Key, tier: Tier = Tier.DEVICE) -> int:
         """How many tokens `match` would find. Changes nothing: no split, no refresh, no count.
@@ -290,6 +291,23 @@ class RadixCache:
         """
         root = self._tree.roots.get(key.namespace)
         return reading.peek(root, key, self._tree.page_size, tier)
+
+    def explain(self, key: Key) -> Explanation:
+        """Why a match of `key` would end where it would, as far as its namespace can tell.
+
+        Changes nothing. Safe beside the writing thread. O(length), plus O(children) of the node
+        where the cached part ends.
+        """
+        root = self._tree.roots.get(key.namespace)
+        return explain(root, self._ghosts, key, self._tree.page_size, self._clock())
+
+    def take_events(self, resync: bool = False) -> list[Event]:
+        """The events since the last call, oldest first; `[]` if the cache was made without.
+
+        Whoever replays them all knows which whole blocks each tier has. With `resync`, for a
+        listener that comes late, they end with `AllCleared` and with all that is stored now.
+        """
+        return [] if self._events is None else self._events.take(self._tree.roots, resync)
 
     def dfs_order(self, nodes: Iterable[Node]) -> list[int]:
         """The order that takes requests, given by the nodes they matched, depth first.
@@ -301,33 +319,18 @@ class RadixCache:
     def values_of(self, source: Handle | Transfer) -> Any:
         """The joined values of a handle or a copy in flight; see their `values()`."""
         if isinstance(source, Handle):
-            return self._device.values(self._copy_of(source))
-        self._check_receipt(source)
+            return self._device.values(checks.device_copy(self, source))
+        checks.receipt(self, source)
         return self._tier_below().values(source)
 
     def iter_values(self, tier: Tier = Tier.DEVICE) -> Iterator[Any]:
         """Every value segment of a tier, parents first: the tree's own objects, only to read."""
-        ledger = self._tree.ledger(tier)
-        stack: list[Node] = list(self._tree.roots.values())
-        while stack:
-            for child in stack.pop().children.values():
-                copy = ledger.of(child)
-                if copy is not None:
-                    yield copy.values
-                stack.append(child)
+        return reading.iter_values(self._tree, tier)
 
     @property
     def sizes(self) -> Sizes:
         """Tokens evictable, protected and in total, now; on the device, and under `host`."""
-        evictable, protected = self._device.counts
-        host = self._tree.host
-        below, pinned = (0, 0) if host is None else host.counts
-        return Sizes(
-            evictable,
-            protected,
-            evictable + protected,
-            host=TierSizes(below, pinned, below + pinned),
-        )
+        return reading.sizes(self._tree)
 
     @property
     def namespaces(self) -> tuple[Namespace, ...]:
@@ -354,9 +357,12 @@ class RadixCache:
             namespaces=len(self._tree.roots),
         )
 
-    def render(self) -> str:
-        """The tree as indented text, a line for each node. Safe beside the writing thread."""
-        return render.text(list(self._tree.roots.values()))
+    def render(self, format: str = "text", limit: int | None = None) -> str:
+        """The tree as "text", "json" or "dot" (Graphviz). Safe beside the writing thread.
+
+        Of a tree with more than `limit` nodes, those that carry most tokens.
+        """
+        return render(self._tree, format, limit, self._clock())
 
     def check_integrity(self) -> None:
         """Recount everything by walking the tree; for tests and idle times.
@@ -365,37 +371,13 @@ class RadixCache:
         """
         integrity.check(self._tree, self._clock())
 
-    def _copy_of(self, handle: Handle) -> Copy:
-        """The device copy at the end of a handle, if its tokens are all still there."""
-        if handle.cache is not self:
-            raise ValueError("the handle belongs to another cache: use it there")
-        node = handle.node
-        # A removed node has no copy; a node whose tail was evicted ends earlier than the handle.
-        if (copy := node.device) is None or node.end != handle.length:
-            raise StaleMatch(
-                f"the {handle.length} tokens of this handle were evicted, in part or whole, since "
-                "it was made: match again, and lock before anything can be evicted"
-            )
-        return copy
-
-    def _check_receipt(self, receipt: Receipt) -> None:
-        kind = type(receipt).__name__.lower()
-        if receipt.cache is not self:
-            raise ValueError(f"the {kind} belongs to another cache: give it back there")
-        if receipt.released:
-            raise LockReleased(
-                f"this {kind} of {receipt.length} tokens was given back before: give each receipt "
-                "back once"
-            )
-
     def _tier_below(self) -> HostTier:
         if self._host is None:
             self._tree.ledger(Tier.HOST)
         assert self._host is not None, "a structure without host tier refuses its ledger"
         return self._host
 
-    def _prune(self, roots: Iterable[Root]) -> Gone:
-        gone, freed = self._tree.prune(roots)
+    def _let_go(self, gone: list[list[Any]], freed: list[int]) -> Gone:
         for tier, tokens in enumerate(freed):
             self._evicted_tokens[tier] += tokens
         return Gone(gone[0], gone[1] if len(gone) > 1 else [])

@@ -1,0 +1,62 @@
+"""What a client must hold to when it gives something back, and the words if it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .errors import CacheInUse, LockReleased, StaleMatch
+from .handles import Handle, Match, Receipt
+from .ledger import Ledger
+from .node import Copy
+
+if TYPE_CHECKING:
+    from .tree import RadixCache
+
+
+def device_copy(cache: RadixCache, handle: Handle) -> Copy:
+    """The device copy at the end of a handle, if its tokens are all still there."""
+    if handle.cache is not cache:
+        raise ValueError("the handle belongs to another cache: use it there")
+    node = handle.node
+    # A removed node has no copy; a node whose tail was evicted ends earlier than the handle.
+    if (copy := node.device) is None or node.end != handle.length:
+        raise StaleMatch(
+            f"the {handle.length} tokens of this handle were evicted, in part or whole, since "
+            "it was made: match again, and lock before anything can be evicted"
+        )
+    return copy
+
+
+def host_copy(match: Match) -> Copy:
+    """The host copy at the end of a match, if its tokens are all still there."""
+    node = match.host_node
+    if node.end != match.length + match.host_length or node.host is None:
+        raise StaleMatch(
+            f"the {match.host_length} tokens that this match found in the host tier were "
+            "evicted, in part or whole, since it was made: match again, and load at once"
+        )
+    return node.host
+
+
+def receipt(cache: RadixCache, given: Receipt) -> None:
+    """`given` is one of this cache's and was not given back before."""
+    kind = type(given).__name__.lower()
+    if given.cache is not cache:
+        raise ValueError(f"the {kind} belongs to another cache: give it back there")
+    if given.released:
+        raise LockReleased(
+            f"this {kind} of {given.length} tokens was given back before: give each receipt "
+            "back once"
+        )
+
+
+def unused(ledgers: Iterable[Ledger]) -> None:
+    """Nothing is locked, and no copy is in flight."""
+    for ledger in ledgers:
+        protected = ledger.counts[1]
+        if protected:
+            raise CacheInUse(
+                f"{protected} tokens are locked in the {ledger.tier.name.lower()} tier: unlock "
+                "them, or finish the copies in flight, before reset"
+            )
