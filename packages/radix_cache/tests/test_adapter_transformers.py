@@ -130,12 +130,13 @@ def test_the_last_token_of_a_known_prompt_is_computed(model, monkeypatch):
     assert counts == [1]
 
 
-def test_namespaces_share_nothing(model, monkeypatch):
+def test_a_prompt_finds_its_own_namespace_and_no_other(model, monkeypatch):
     cached = PrefixCache(model, max_tokens=1000, page_size=1)
     cached.generate(prompt(*words(1, 20)), namespace=("a",), max_new_tokens=1)
     counts = computed_tokens(model, monkeypatch)
-    cached.generate(prompt(*words(1, 20)), namespace=("b",), max_new_tokens=1)
-    assert counts == [20]
+    for namespace in (("b",), (), ("a",)):
+        cached.generate(prompt(*words(1, 20)), namespace=namespace, max_new_tokens=1)
+    assert counts == [20, 20, 1]
 
 
 def test_what_was_used_last_is_kept_when_there_is_no_room(model):

@@ -124,6 +124,8 @@ class RoutingBesideModel(RuleBasedStateMachine):
     def sizes_are_the_models_and_within_bounds(self):
         assert self.tree.tokens == self.model.tokens() <= self.bounds[1]
         assert set(self.tree.workers) == set(self.model.seen)
+        pages = [page for seen in self.model.seen.values() for page in seen]
+        assert set(self.tree.namespaces) == {namespace for namespace, _ in pages}
         for worker in WORKERS:
             assert self.tree.tokens_of(worker) == self.model.tokens_of(worker)
             assert self.tree.tokens_of(worker) <= self.bounds[0]

@@ -284,6 +284,11 @@ class RoutingTree(Generic[Worker]):
         return list(self._leaves)
 
     @property
+    def namespaces(self) -> list[Namespace]:
+        """The namespaces of which anything is known."""
+        return list(self._roots)
+
+    @property
     def tokens(self) -> int:
         """Tokens stored; what several workers have seen counts once."""
         return self._tokens
