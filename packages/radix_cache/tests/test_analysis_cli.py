@@ -35,9 +35,9 @@ def test_the_report_is_readable(log, capsys):
     assert "lru      fifo" in out
     assert "   64 Ki" in out
     assert "tokens saved" in out
-    assert "1. a counter of about 4 bytes at 18" in out
+    assert "1. counter, about 4 bytes at 18" in out
     assert "Ticket [1000]. Rule 0" in out
-    assert "1 lines skipped:\n  line 81: it is no JSON" in err
+    assert "1 line skipped:\n  line 81: it is no JSON" in err
     assert max(map(len, out.splitlines())) < 140
 
 
@@ -61,7 +61,7 @@ def test_token_ids_are_counted_as_they_are(tmp_path, capsys):
     assert main(["analyze", str(log), "--page-size", "1", "--sizes", "64,256"]) == 0
     out = capsys.readouterr().out
     assert "3 requests, 300 tokens of prompts, 60 tokens of outputs, 2 namespaces" in out
-    assert "finds 99 tokens: 33.0% of prompts, in 1 requests" in out
+    assert "finds 99 tokens: 33.0% of prompts, in 1 request." in out
     assert "It would hold 240 tokens, outputs included" in out
     assert "namespace (('model', 'a'),)" in out
 

@@ -123,7 +123,8 @@ def _skipped(bad: list[BadLine]) -> str:
         return "0 lines skipped"
     named = "".join(f"\n  {line}" for line in bad[:_NAMED_LINES])
     more = len(bad) - _NAMED_LINES
-    return f"{len(bad):,} lines skipped:{named}" + (f"\n  and {more:,} more" if more > 0 else "")
+    lines = "line" if len(bad) == 1 else "lines"
+    return f"{len(bad):,} {lines} skipped:{named}" + (f"\n  and {more:,} more" if more > 0 else "")
 
 
 @contextmanager
@@ -144,7 +145,11 @@ def _load_tokenizer(folder: Path | None) -> Any:
         return None
     if not folder.is_dir():
         raise UsageError(f"--tokenizer {folder}: give the folder of a model, nothing is downloaded")
-    return _extra("tokenizer", "analyze", "--tokenizer").ModelTokenizer(folder)
+    module = _extra("tokenizer", "analyze", "--tokenizer")
+    try:
+        return module.ModelTokenizer(folder)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--tokenizer {folder}: no tokenizer could be loaded: {error}") from None
 
 
 def _png_writer() -> Any:

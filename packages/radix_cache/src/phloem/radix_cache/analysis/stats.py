@@ -25,8 +25,12 @@ class PrefixStats:
 
     Requests are served one after another: each is cached, prompt and output, before the next
     arrives. As in an engine, only whole pages are found, and a prompt's last unit never is, since
-    something has to be computed. Within this the LRU curve is what `RadixCache` does at each size,
-    exactly.
+    something has to be computed. A request uses its whole path, what it found and what it brought;
+    pages leave from the ends of paths; of a path larger than the cache, the front is kept. Within
+    this the LRU curve is what `RadixCache` finds at each size, exactly, so it never falls.
+
+    A real engine differs where requests overlap: those that run at once lock their paths, share
+    what the first of them has computed only once it is cached, and for a moment hold duplicates.
 
     Args:
         page_size: units of a page.

@@ -41,7 +41,7 @@ class _Text:
     def _summary(self) -> Iterator[str]:
         report = self._report
         yield (
-            f"{report.requests:,} requests, {self._count(report.prompt)} of prompts"
+            f"{_requests(report.requests)}, {self._count(report.prompt)} of prompts"
             + (f", {self._count(report.output)} of outputs" if report.output else "")
             + (f", {report.namespaces:,} namespaces" if report.namespaces > 1 else "")
         )
@@ -53,7 +53,7 @@ class _Text:
         least = "" if report.complete else "at least "
         yield (
             f"A cache without bound finds {least}{self._count(report.reusable)}: "
-            f"{report.rate:.1%} of prompts, in {report.requests_with_hit:,} requests."
+            f"{report.rate:.1%} of prompts, in {_requests(report.requests_with_hit)}."
         )
         if report.complete:
             held = ", outputs included" if report.output else ""
@@ -106,7 +106,7 @@ class _Text:
     def _polluted(self, number: int, found: Pollution) -> Iterator[str]:
         unit = self._report.unit
         yield (
-            f"  {number}. a {found.kind} of about {found.length:,} {unit} at {found.start:,}, then "
+            f"  {number}. {found.kind}, about {found.length:,} {unit} at {found.start:,}, then "
             f"{found.shared:,} {unit} alike: {found.requests:,} requests, {found.distinct:,} "
             f"different; +{found.gain:.1%}"
         )
@@ -138,6 +138,10 @@ class _Text:
             if size >= 2**power and not size % 2**power:
                 return f"{size >> power} {letter}"
         return f"{size:,}"
+
+
+def _requests(count: int) -> str:
+    return f"{count:,} request{'' if count == 1 else 's'}"
 
 
 def _cut(text: str, end: int, width: int = _SHOWN) -> str:
