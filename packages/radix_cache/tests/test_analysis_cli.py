@@ -67,11 +67,12 @@ def test_token_ids_are_counted_as_they_are(tmp_path, capsys):
 
 
 def test_a_bounded_memory_is_said(log, capsys):
-    arguments = ["--sizes", "512", "--remember", "512", "--sample", "1k", "--policies", "lru"]
+    arguments = ["--sizes", "512,1m", "--remember", "512", "--sample", "1k", "--policies", "lru"]
     assert main(["analyze", str(log), *arguments]) == 0
     out = capsys.readouterr().out
     assert "finds at least about" in out
     assert "used last are remembered" in out
+    assert "1 Mi" not in out
     assert "the last " in out
 
 
@@ -103,9 +104,10 @@ def test_a_png_is_drawn_where_matplotlib_is(log, tmp_path):
     ("arguments", "sentence"),
     [
         (["--plot", "x.pdf"], "name a file that ends in .svg or .png"),
+        (["--plot", "/no/such/folder/x.svg"], "x.svg cannot be written: No such file"),
         (["--tokenizer", "/no/such/folder"], "give the folder of a model"),
-        (["--sizes", "8"], "holds no page"),
-        (["--remember", "1k"], "less than the largest size"),
+        (["--sizes", "1k,8"], "--sizes 8: a cache holds at least a page of 16"),
+        (["--remember", "1k"], "remember at least the smallest of --sizes"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_cure(log, capsys, arguments, sentence):

@@ -63,7 +63,7 @@ def test_the_lru_curve_is_what_the_real_cache_finds_at_each_size(sent):
     assert all(a.hits <= b.hits for a, b in pairwise(points)), "more room never finds less"
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(traffic(), st.integers(1, 12))
 def test_a_bounded_memory_leaves_smaller_sizes_exact(sent, pages):
     sizes = [PAGE * n for n in range(1, pages + 1)]
@@ -76,7 +76,7 @@ def test_a_bounded_memory_leaves_smaller_sizes_exact(sent, pages):
     assert bounded.report().complete == (whole.report().unique <= sizes[-1])
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(traffic())
 def test_an_unbounded_cache_finds_every_page_that_came_before(sent):
     stats = PrefixStats(PAGE, [])
@@ -114,7 +114,7 @@ def test_every_policy_is_simulated_as_the_real_cache_would_do_it(sent):
         assert points[-1].hits == stats.report().reusable, f"{policy} evicts with room to spare"
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(traffic(), st.integers(1, 30))
 def test_a_simulated_lru_cache_agrees_with_stack_distances(sent, pages):
     now = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from ..policy import POLICY_NAMES
-from .chart import chart_of, svg
+from .chart import Chart, chart_of, svg
 from .report import PrefixReport
 from .stats import PrefixStats
 from .text import render
@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _analyze(options: argparse.Namespace) -> int:
     if options.plot is not None and options.plot.suffix not in (".svg", ".png"):
         raise UsageError(f"--plot {options.plot}: name a file that ends in .svg or .png")
+    _check_sizes(options)
     save_png = _png_writer() if options.plot is not None and options.plot.suffix == ".png" else None
     tokenizer = _load_tokenizer(options.tokenizer)
     reader = RequestReader(tokenizer)
@@ -70,11 +71,7 @@ def _analyze(options: argparse.Namespace) -> int:
         print(_skipped(bad), file=sys.stderr)
     _show(report, bad, options)
     if options.plot is not None:
-        chart = chart_of(report)
-        if save_png is None:
-            options.plot.write_text(svg(chart), encoding="utf-8")
-        else:
-            save_png(chart, options.plot)
+        _draw(report, options.plot, save_png)
     return 0
 
 
@@ -94,20 +91,31 @@ def _good(
             bad.append(request)
 
 
+def _check_sizes(options: argparse.Namespace) -> None:
+    """Sizes are whole pages, and the curve ends where memory does."""
+    if min(options.sizes) < options.page_size:
+        raise UsageError(
+            f"--sizes {min(options.sizes)}: a cache holds at least a page of {options.page_size}"
+        )
+    if options.remember is not None:
+        options.sizes = [size for size in options.sizes if size <= options.remember]
+        if not options.sizes:
+            raise UsageError(
+                f"--remember {options.remember}: remember at least the smallest of --sizes"
+            )
+
+
 def _stats(options: argparse.Namespace, unit: Unit) -> PrefixStats:
     """Options count tokens; of texts, so many bytes for each."""
     per = round(unit.per_token)
-    try:
-        return PrefixStats(
-            page_size=options.page_size * per,
-            sizes=[size * per for size in options.sizes],
-            policies=options.policies,
-            unit=unit,
-            remember=None if options.remember is None else options.remember * per,
-            sample=options.sample * per,
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    return PrefixStats(
+        page_size=options.page_size * per,
+        sizes=[size * per for size in options.sizes],
+        policies=options.policies,
+        unit=unit,
+        remember=None if options.remember is None else options.remember * per,
+        sample=options.sample * per,
+    )
 
 
 def _show(report: PrefixReport, bad: list[BadLine], options: argparse.Namespace) -> None:
@@ -116,6 +124,17 @@ def _show(report: PrefixReport, bad: list[BadLine], options: argparse.Namespace)
         return
     skipped = {"count": len(bad), "first": [asdict(line) for line in bad[:_NAMED_LINES]]}
     print(json.dumps({**report.to_dict(), "skipped": skipped}, indent=2, ensure_ascii=False))
+
+
+def _draw(report: PrefixReport, path: Path, save_png: Callable[[Chart, Path], None] | None) -> None:
+    chart = chart_of(report)
+    try:
+        if save_png is None:
+            path.write_text(svg(chart), encoding="utf-8")
+        else:
+            save_png(chart, path)
+    except OSError as error:
+        raise UsageError(f"--plot {path} cannot be written: {error.strerror}") from None
 
 
 def _skipped(bad: list[BadLine]) -> str:
@@ -204,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
         "--remember",
         type=_size,
         metavar="SIZE",
-        help="bound the content remembered, to save memory (default: everything)",
+        help="bound the content remembered, and with it the sizes, to save memory",
     )
     tool.add_argument("--strict", action="store_true", help="stop at the first bad line")
     return parser

@@ -41,10 +41,10 @@ class PrefixStats:
         unit: what prompts are counted in: `TOKENS`, `BYTES` of texts, or a `Unit` that knows how to
             decode ids, so that reports show text.
         remember: units of unique content to remember; None remembers everything, which takes about
-            half a byte a unit at page_size 16, plus 1 to 2 KiB for each node of the tree. For live
+            half a byte a unit at page_size 16, plus about 1 KiB for each node of the tree. For live
             traffic give a bound: all sizes up to it stay exact.
-        sample: units of the most recent prompts kept for the search for polluted prefixes; 0 keeps
-            none.
+        sample: units of the most recent requests kept for the search for polluted prefixes; 0 keeps
+            none. A report takes some seconds for the default of 16 Mi token ids.
 
     One thread adds; a report reads the same state, so make it in that thread.
     """
