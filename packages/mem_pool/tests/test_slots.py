@@ -160,6 +160,19 @@ def test_a_last_slot_in_a_free_page_is_refused():
         allocator.alloc_extend(5, 2, 1)
 
 
+def test_of_many_sequences_one_with_a_wrong_last_slot_refuses_all():
+    allocator = PageAllocator(capacity=32, page_size=4)
+    for length in (4, 2):
+        allocator.alloc_extend(-1, 0, length)
+    lengths = slots(4, 2)
+    with pytest.raises(ValueError, match="slot 8 cannot hold token 1"):
+        allocator.alloc_extend_all(slots(7, 8), lengths, 1)
+    with pytest.raises(OwnershipError, match="slot 13 is in no page"):
+        allocator.alloc_extend_all(slots(7, 13), lengths, 1)
+    assert allocator.available == 24
+    assert allocator.alloc_extend_all(slots(7, 9), lengths, 1).tolist() == [[12], [10]]
+
+
 @pytest.mark.parametrize("page_size", [0, -4, 3, 24])
 def test_a_page_size_that_is_no_power_of_two_is_refused(page_size):
     with pytest.raises(ValueError, match=f"page_size {page_size} is no power of two"):

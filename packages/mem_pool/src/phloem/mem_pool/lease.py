@@ -2,9 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from phloem.mem_pool.tree import Namespace, TreeHandle, TreeLock
+
+Rows = npt.NDArray[np.intp]
+"""intp [k], rows of open leases, none of them twice."""
+
+
+class Watermarks:
+    """How far all sequences have come, as arrays by row, so that many can be moved on at once.
+
+    Attributes:
+        protected, committed, allocated: int32 [max_rows], as in `Lease`; meaningless where no
+            lease is open.
+    """
+
+    protected: npt.NDArray[np.int32]
+    committed: npt.NDArray[np.int32]
+    allocated: npt.NDArray[np.int32]
+
+    def __init__(self, max_rows: int) -> None:
+        self._marks = np.zeros((3, max_rows), np.int32)
+        self.protected, self.committed, self.allocated = self._marks
+
+    def of(self, row: int) -> npt.NDArray[np.int32]:
+        """int32 [3], a view: a row's protected, committed and allocated."""
+        return self._marks[:, row]
+
+
+class _Mark:
+    """An attribute of a lease that stands in its `marks`."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __get__(self, lease: Lease, owner: type[Lease]) -> int:
+        return int(lease.marks[self._index])
+
+    def __set__(self, lease: Lease, value: int) -> None:
+        lease.marks[self._index] = value
 
 
 @dataclass(slots=True, eq=False)
@@ -25,11 +65,16 @@ class Lease:
     generation: int
     """The row's generation at `open`; the table's differs once the row went to somebody else."""
     namespace: Namespace
-    protected: int = 0
-    committed: int = 0
-    allocated: int = 0
+    marks: npt.NDArray[np.int32] = field(repr=False)
+    """int32 [3], the three watermarks: the row's own in the manager's arrays while the lease is
+    open, a copy afterwards.
+    """
     lock: TreeLock | None = None
     """The tree's receipt that keeps `[0, protected)` there; None while that is empty."""
     prefix: TreeHandle | None = None
     """The tree's handle of `[0, protected)`; None while that is empty."""
     closed: bool = False
+
+    protected = _Mark(0)
+    committed = _Mark(1)
+    allocated = _Mark(2)

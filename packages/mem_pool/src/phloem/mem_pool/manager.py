@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from phloem.mem_pool.errors import IntegrityError, OwnershipError
-from phloem.mem_pool.lease import Lease
+from phloem.mem_pool.errors import IntegrityError, OwnershipError, shortened
+from phloem.mem_pool.lease import Lease, Rows, Watermarks
 from phloem.mem_pool.report import Report, audit
 from phloem.mem_pool.rows import RowTable
 from phloem.mem_pool.slots import SlotAllocator, Slots
@@ -26,13 +26,18 @@ class CacheManager:
         capacity = free + tree (evictable + protected) + leased          always
 
         open        lock what the tree has of the tokens; its slots stand in a fresh row
-        extend      free (or evicted) slots -> reserved
-        commit      reserved -> valid
+        extend      free (or evicted) slots -> reserved          extend_rows: of many leases at once
+        commit      reserved -> valid                            commit_rows: likewise
         checkpoint  valid -> the tree, locked; slots that the tree had already -> free
         trim        reserved -> free
         close       everything that is ours -> free (or the tree); unlock; the row -> free
 
     One thread uses it at a time.
+
+    Attributes:
+        marks: the watermarks of all leases, by row; to read.
+        version: differs once what is cached has changed, so that who keeps what `peek` said knows
+            when to ask again.
     """
 
     def __init__(self, tree: PrefixTree, rows: RowTable, slots: SlotAllocator) -> None:
@@ -44,8 +49,13 @@ class CacheManager:
         self.tree = tree
         self.rows = rows
         self.slots = slots
+        self.marks = Watermarks(rows.max_rows)
+        self.version = 0
         self._page_size = slots.page_size
         self._open: dict[int, Lease] = {}
+        self._is_open = np.zeros(rows.max_rows, np.bool_)
+        # The same memory as one run: numpy reaches into it faster than into rows of it.
+        self._table = rows.table.reshape(-1)
 
     @property
     def page_size(self) -> int:
@@ -106,11 +116,13 @@ class CacheManager:
         lock = self.tree.lock(handle) if length else None
         row = self.rows.alloc()
         assert row is not None, "a row was free above"
-        lease = Lease(row, int(self.rows.generation[row]), namespace, length, length, length, lock)
+        lease = Lease(row, int(self.rows.generation[row]), namespace, self.marks.of(row), lock)
+        lease.marks[:] = length
         if length:
             lease.prefix = handle
             self.rows.table[row, :length] = handle.values()
         self._open[row] = lease
+        self._is_open[row] = True
         return lease
 
     def extend(self, lease: Lease, n: int) -> bool:
@@ -127,19 +139,40 @@ class CacheManager:
         start = lease.allocated
         self._check_length(start + n)
         row = self.rows.table[lease.row]
-        missing = self.slots.pages_needed(start, n) * self._page_size - self.slots.available
-        if missing > 0:
-            if missing > self.tree.sizes.evictable:
-                return False
-            self._free_all(self.tree.evict(missing))
+        if not self._make_room(self.slots.pages_needed(start, n)):
+            return False
         fresh = self.slots.alloc_extend(int(row[start - 1]) if start else -1, start, n)
-        if fresh is None:
-            raise IntegrityError(
-                f"the tree counted {missing} tokens as evictable but let go of fewer: "
-                f"{self.slots.available} are free"
-            )
+        assert fresh is not None, "there was room above"
         row[start : start + n] = fresh
         lease.allocated = start + n
+        return True
+
+    def extend_rows(self, rows: Rows, n: int = 1) -> bool:
+        """`extend` for many leases at once, each by `n` slots: for all of them, or for none.
+
+        Evicts at most once. No Python runs for a single lease.
+
+        Args:
+            rows: intp [k], the rows of open leases, none of them twice.
+            n: slots to reserve for each, at least 1.
+
+        Raises:
+            ValueError: a row is too short.
+            OwnershipError: no lease is open on one of the rows.
+        """
+        if not len(rows):
+            return True
+        self._check_all_open(rows)
+        starts = self.marks.allocated[rows]
+        self._check_length(int(starts.max()) + n)
+        if not self._make_room(self.slots.pages_needed_by_all(starts, n)):
+            return False
+        first = rows * self.rows.max_len + starts
+        # Where a sequence is empty this reads another one's slot, which `slots` does not look at.
+        fresh = self.slots.alloc_extend_all(self._table[first - 1], starts, n)
+        assert fresh is not None, "there was room above"
+        self._table[first[:, None] + np.arange(n)] = fresh
+        self.marks.allocated[rows] = starts + n
         return True
 
     def commit(self, lease: Lease, n: int) -> None:
@@ -156,6 +189,24 @@ class CacheManager:
                 f"{lease.allocated - lease.committed} reserved; extend the lease first"
             )
         lease.committed += n
+
+    def commit_rows(self, rows: Rows, n: int = 1) -> None:
+        """`commit` for many leases at once, `n` slots of each.
+
+        Args:
+            rows: intp [k], the rows of open leases, none of them twice.
+            n: slots to commit of each.
+
+        Raises:
+            ValueError: one has fewer reserved; nothing is committed then.
+            OwnershipError: no lease is open on one of the rows.
+        """
+        self._check_all_open(rows)
+        committed = self.marks.committed[rows] + n
+        over = committed > self.marks.allocated[rows]
+        if over.any():
+            self.commit(self._open[int(rows[over][0])], n)  # says what is wrong
+        self.marks.committed[rows] = committed
 
     def checkpoint(self, lease: Lease, tokens: TokenIds) -> None:
         """Publish the committed tokens to the tree, in whole pages, so that others can share them.
@@ -182,7 +233,9 @@ class CacheManager:
             return
         row = self.rows.table[lease.row]
         ours = row[:end]
+        before = self.tree.sizes.total
         result = self.tree.insert(self.tree.key(tokens[:end], lease.namespace), ours)
+        self.version += self.tree.sizes.total != before
         length = result.length
         if length <= lease.protected:
             return  # the tree took nothing
@@ -225,6 +278,8 @@ class CacheManager:
             self.tree.unlock(lease.lock)
         self.rows.free(lease.row)
         del self._open[lease.row]
+        self._is_open[lease.row] = False
+        lease.marks = lease.marks.copy()
         lease.lock = lease.prefix = None
         lease.closed = True
 
@@ -267,7 +322,24 @@ class CacheManager:
     def _row_slots(self, lease: Lease, start: int) -> Slots:
         return self.rows.table[lease.row, start : lease.allocated]
 
+    def _make_room(self, pages: int) -> bool:
+        """Have so many pages free, evicting what is missing; False: not enough can be evicted."""
+        missing = pages * self._page_size - self.slots.available
+        if missing <= 0:
+            return True
+        if missing > self.tree.sizes.evictable:
+            return False
+        self._free_all(self.tree.evict(missing))
+        if self.slots.available < pages * self._page_size:
+            raise IntegrityError(
+                f"the tree counted {missing} tokens as evictable but let go of fewer: "
+                f"{self.slots.available} are free"
+            )
+        return True
+
     def _free_all(self, segments: Iterable[Slots]) -> int:
+        """Free what the tree let go of."""
+        self.version += 1
         before = self.slots.available
         with self.slots.free_group():
             for segment in segments:
@@ -292,6 +364,14 @@ class CacheManager:
             raise OwnershipError(
                 f"the lease of row {lease.row}, generation {lease.generation}, is closed or of "
                 "another manager: a lease is closed once and not used afterwards"
+            )
+
+    def _check_all_open(self, rows: Rows) -> None:
+        if not self._is_open[rows].all():
+            closed = rows[~self._is_open[rows]]
+            raise OwnershipError(
+                f"no lease is open on rows {shortened(closed)}: leave out rows whose leases are "
+                "closed"
             )
 
     def _check_idle(self, leases: Sequence[Lease]) -> None:

@@ -18,6 +18,8 @@ from phloem.mem_pool.errors import OwnershipError, shortened
 
 Slots: TypeAlias = npt.NDArray[np.int32]
 """int32 [n], KV slot ids."""
+Counts: TypeAlias = npt.NDArray[np.int32]
+"""int32 [k], a number of tokens of each of k sequences."""
 
 
 class SlotAllocator(Protocol):
@@ -57,6 +59,23 @@ class SlotAllocator(Protocol):
 
         Returns:
             int32 [n]: the rest of the last page, then whole pages, then the head of a new one.
+        """
+        ...
+
+    def pages_needed_by_all(self, lengths: Counts, n: int) -> int:
+        """New pages that `n` more tokens of each of some sequences take together."""
+        ...
+
+    def alloc_extend_all(self, last_slots: Slots, lengths: Counts, n: int) -> Slots | None:
+        """`alloc_extend` by the same `n` for many sequences at once: for all of them, or for none.
+
+        Args:
+            last_slots: int32 [k], not read where a length is 0.
+            lengths: int32 [k].
+            n: tokens to add to each.
+
+        Returns:
+            int32 [k, n]; None when too few are free for all.
         """
         ...
 
@@ -152,6 +171,40 @@ class PageAllocator:
         head = np.arange(last_slot + 1, last_slot + 1 + rest, dtype=np.int32)
         return np.concatenate((head, fresh)) if num_pages else head
 
+    def pages_needed_by_all(self, lengths: Counts, n: int) -> int:
+        """New pages that `n` more tokens of each sequence take together."""
+        if self._page_size == 1:
+            return len(lengths) * n
+        if n == 1:
+            return int(np.count_nonzero((lengths & (self._page_size - 1)) == 0))
+        return int(self._new_pages(lengths, n).sum())
+
+    def alloc_extend_all(self, last_slots: Slots, lengths: Counts, n: int) -> Slots | None:
+        """Slots int32 [k, n] that continue k sequences, or None; see `alloc_extend_all` of
+        `SlotAllocator`.
+        """
+        num_pages = self.pages_needed_by_all(lengths, n)
+        if num_pages > self._num_free:
+            return None
+        if self._page_size == 1:
+            return self._take(num_pages).reshape(len(lengths), n)
+        self._check_all_last(last_slots, lengths)
+        offsets: Slots = np.arange(n, dtype=np.int32)
+        slots: Slots = np.add.outer(last_slots + 1, offsets)
+        if not num_pages:
+            return slots
+        # A token's page among the new ones of its sequence; below 0, it is in the last one still.
+        positions: Counts = np.add.outer(lengths, offsets)
+        page = (positions >> self._shift) - self._pages_of_length(lengths)[:, None]
+        fresh = page >= 0
+        needed = self._new_pages(lengths, n)
+        page += (np.cumsum(needed) - needed)[:, None]  # from here on, among those of all sequences
+        pages = self._take(num_pages)
+        slots[fresh] = (pages[page[fresh]] << self._shift) + (
+            positions[fresh] & (self._page_size - 1)
+        )
+        return slots
+
     def free(self, slots: Slots) -> None:
         """Give back the pages that hold `slots`; see `SlotAllocator.free`."""
         if not len(slots):
@@ -192,6 +245,25 @@ class PageAllocator:
             raise OwnershipError(
                 f"slot {last_slot} is in no page that is handed out: continue from a slot you own"
             )
+
+    def _check_all_last(self, last_slots: Slots, lengths: Counts) -> None:
+        """`_check_last` of every sequence that has a partial page."""
+        mask = self._page_size - 1
+        pages = last_slots >> self._shift
+        sound = (last_slots & mask) == ((lengths - 1) & mask)
+        sound &= (pages >= 1) & (pages <= self._num_pages)
+        sound &= self._in_use[np.where(sound, pages, 0)]
+        sound |= (lengths & mask) == 0
+        if not sound.all():
+            i = int(np.argmin(sound))
+            self._check_last(int(last_slots[i]), int(lengths[i]))
+
+    def _new_pages(self, lengths: Counts, n: int) -> Counts:
+        return self._pages_of_length(lengths + n) - self._pages_of_length(lengths)
+
+    def _pages_of_length(self, lengths: Counts) -> Counts:
+        """Pages that sequences of these lengths take, partial ones counted."""
+        return (lengths + (self._page_size - 1)) >> self._shift
 
     def _slots_of(self, pages: Slots) -> Slots:
         slots: Slots = ((pages[:, None] << self._shift) + self._offsets).reshape(-1)
