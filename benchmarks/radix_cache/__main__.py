@@ -87,7 +87,7 @@ class _Run:
         """Play one workload at one page size to all systems in turn, and tell of it."""
         options, say = self._options, self._say
         title, capacity, _ = workload(work, options.scale)
-        names = [n for n in self._workers if page_size in SYSTEMS[n].page_sizes]
+        names = [name for name in self._workers if _is_played(name, work, page_size)]
         rounds: dict[str, list[Figures]] = {name: [] for name in names}
         for number in range(options.rounds):
             for name in names[:: -1 if number % 2 else 1]:
@@ -137,6 +137,15 @@ class _Run:
             self._workers.pop(name, None)
             self.figures["failed"][name] = str(failed)
             self._say(f"left out: {failed}")
+
+
+def _is_played(name: str, work: str, page_size: int) -> bool:
+    """Whether a system gets a workload at a page size: the longest one only at its first, but ours
+    at all, to stand beside each.
+    """
+    page_sizes = SYSTEMS[name].page_sizes
+    first_only = work == "leaves" and name != report.OURS
+    return page_size in (page_sizes[:1] if first_only else page_sizes)
 
 
 def _import_ms() -> float:

@@ -79,13 +79,14 @@ class Place(NamedTuple):
     sample: int | None = None
 
 
+# SGLang's trees order all their leaves anew at each eviction: 100,000 of them would take an hour in
+# Python, and minutes in Rust.
 SYSTEMS = {
     "phloem": Place("phloem_system", "Phloem", peer=False),
     "phloem-torch": Place("phloem_system", "PhloemTorch", peer=False),
-    # It makes a heap of all leaves at each eviction: 100,000 of them would take an hour.
-    "sglang-python": Place("sglang_system", "SglangPython", peer=True, sample=10),
-    "sglang-rust": Place("sglang_system", "SglangRust", peer=True),
-    "sglang-rust-core": Place("sglang_system", "SglangRustCore", peer=True),
+    "sglang-python": Place("sglang_system", "SglangPython", peer=True, sample=4),
+    "sglang-rust": Place("sglang_system", "SglangRust", peer=True, sample=100),
+    "sglang-rust-core": Place("sglang_system", "SglangRustCore", peer=True, sample=100),
     "vllm": Place("vllm_system", "Vllm", peer=True, page_sizes=(16,)),
 }
 
