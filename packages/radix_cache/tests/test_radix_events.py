@@ -106,7 +106,7 @@ def put(cache, tokens, namespace=(), **options):
     return cache.insert(Key(tokens, namespace), [0] * len(tokens), **options)
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([1, 4, 16, 32]), st.booleans(), st.sampled_from([7, 20, 10**6]), OPERATIONS)
 def test_a_listener_that_replays_the_events_knows_what_is_stored(
     page_size, host_tier, capacity, operations

@@ -127,7 +127,7 @@ PROBES = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([1, 4, 16]), st.booleans(), OPERATIONS, PROBES)
 def test_explain_tells_what_the_pages_tell(page_size, host_tier, operations, probes):
     life = Life(page_size, host_tier, {"ghosts": 10**6})
@@ -145,7 +145,7 @@ def test_explain_tells_what_the_pages_tell(page_size, host_tier, operations, pro
     assert sum(ghost.length for ghost in ghosts) == life.cache._ghosts.tokens
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([1, 4, 16]), st.integers(1, 4), st.integers(1, 60), OPERATIONS)
 def test_ghosts_stay_within_their_bounds(page_size, limit, token_limit, operations):
     life = Life(page_size, False, {"ghosts": limit})
@@ -320,6 +320,20 @@ def test_the_oldest_ghost_is_forgotten_first():
         cache.evict(2)
     reasons = [cache.explain(Key([first, 0])).reason for first in (1, 2, 3)]
     assert reasons == [Reason.NEVER_SEEN, Reason.EVICTED, Reason.EVICTED]
+
+
+def test_a_ghost_that_grows_is_young_again():
+    cache = RadixCache(ghosts=2)
+    put(cache, [1, 0])
+    put(cache, [2, 0])
+    cache.evict(1)
+    with cache.lock(cache.match(Key([1]))):
+        cache.evict(2)
+    cache.evict(1)
+    put(cache, [3, 0])
+    cache.evict(2)
+    reasons = [cache.explain(Key([first, 0])).reason for first in (1, 2, 3)]
+    assert reasons == [Reason.EVICTED, Reason.NEVER_SEEN, Reason.EVICTED]
 
 
 def test_without_ghosts_an_eviction_is_not_remembered():

@@ -170,7 +170,7 @@ def tree(cache, limit=None):
     return nodes, hidden
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([1, 4, 16]), st.booleans(), OPERATIONS, st.integers(0, 12))
 def test_a_limit_shows_the_heaviest_and_counts_the_rest(page_size, host_tier, operations, limit):
     life = Life(page_size, host_tier, {})
