@@ -154,6 +154,18 @@ def test_an_image_keeps_its_place_when_it_is_computed_in_chunks():
     assert manager.get_computed_blocks(again)[1] == 12
 
 
+def test_a_look_up_from_before_a_reset_never_meets_another_image():
+    manager = KVCacheManager(40, 4)
+    cat, dog = [Content(0, 8, "cat")], [Content(0, 8, "dog")]
+    run_to_end(manager, Request("a", PROMPT, contents=cat))
+    late = Request("b", PROMPT, contents=cat)
+    prefix, hit = manager.get_computed_blocks(late)
+    assert manager.reset_prefix_cache()
+    run_to_end(manager, Request("c", PROMPT, contents=dog))
+    with pytest.raises(StaleMatch):
+        manager.allocate_slots(late, 4, hit, prefix)
+
+
 def test_without_caching_nothing_is_found_or_kept():
     manager = KVCacheManager(20, 4, enable_caching=False)
     run_to_end(manager, Request("a", PROMPT))

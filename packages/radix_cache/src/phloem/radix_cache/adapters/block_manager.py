@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..errors import IntegrityError, StaleMatch
@@ -111,7 +112,9 @@ class KVCacheManager:
         self._free = list(range(num_blocks - 1, NULL_BLOCK, -1))
         self._tables: dict[str, _Table] = {}
         self._moved: set[str] = set()
+        # An entry for each identity seen since the last reset; ids are never used again.
         self._content_ids: dict[str, TokenId] = {}
+        self._fresh_ids = count(-1, -1)
         self._stats = PrefixCacheStats()
 
     @property
@@ -379,7 +382,10 @@ class KVCacheManager:
 
     def _content_id(self, content: Content) -> TokenId:
         """A token id of its own for each identity: negative, which no vocabulary's is."""
-        return self._content_ids.setdefault(content.identity, -1 - len(self._content_ids))
+        known = self._content_ids.get(content.identity)
+        if known is None:
+            known = self._content_ids[content.identity] = next(self._fresh_ids)
+        return known
 
     def _record(self, request: BlockRequest, hit: int) -> None:
         self._stats.requests += 1
