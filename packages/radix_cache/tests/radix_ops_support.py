@@ -36,6 +36,16 @@ OPERATIONS = st.lists(
     min_size=10,
     max_size=40,
 )
+CHURN = st.lists(
+    st.one_of(
+        st.tuples(st.just("insert"), st.just(()), PATHS, st.integers(3, 6), st.just(Tier.DEVICE)),
+        st.tuples(st.just("match"), st.just(()), PATHS, st.integers(3, 6)),
+        st.tuples(st.just("evict"), st.sampled_from([1, 17, 200]), st.just(Tier.DEVICE)),
+    ),
+    min_size=15,
+    max_size=40,
+)
+"""Paths that share much come, go and come back."""
 
 
 def key_of(page_size, namespace, path, cut):
