@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .key import Key
 from .node import Copy, Node
 
 if TYPE_CHECKING:
@@ -152,6 +153,10 @@ class Transfer(Receipt):
     def values(self) -> Any:
         """The values to copy: `length` of them, joined, fresh. Ask before giving it back."""
         return self.cache.values_of(self)
+
+    def key(self) -> Key:
+        """The key of all tokens up to the last one that is copied. Ask before giving it back."""
+        return self.cache.key_of(self)
 
 
 class Backup(Transfer):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
 from .handles import Sizes, TierSizes
 from .key import TOKEN_BYTES, Key, common_prefix
-from .node import Node
+from .ledger import Ledger
+from .node import Node, Root, path_to
 from .structure import Structure
 from .tier import Tier
 
@@ -42,6 +44,33 @@ def peek_once(top: Node | None, key: Key, page_size: int, tier: Tier) -> int | N
         at += len(edge)
         node = child
     return at // TOKEN_BYTES
+
+
+def resident(top: Node | None, key: Key, page_size: int, ledger: Ledger) -> Any:
+    """The values of the longest prefix of `key` that a tier holds under the root `top`, joined."""
+    data, page = key.data, page_size * TOKEN_BYTES
+    at = 0
+    found: list[Any] = []
+    node = top
+    while node is not None and (child := node.children.get(data[at : at + page])) is not None:
+        copy, edge = ledger.of(child), child.data
+        if copy is None:
+            break
+        length = common_prefix(edge, data, at, page)
+        found.append(ledger.adapter.cut(copy.values, 0, length // TOKEN_BYTES))
+        at += length
+        if length < len(edge):
+            break
+        node = child
+    return ledger.adapter.join(found)
+
+
+def key_to(node: Node) -> Key:
+    """The tokens from the root down to the end of a node, and its namespace."""
+    path = path_to(node)
+    root = path[0].parent
+    assert isinstance(root, Root), f"{node} has left the tree"
+    return Key(array("i", b"".join(each.data for each in path)), root.namespace)
 
 
 def sizes(tree: Structure) -> Sizes:

@@ -6,7 +6,7 @@ handles or receipts, and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .key import TOKEN_BYTES, Namespace, common_prefix
@@ -175,21 +175,26 @@ class Structure:
                 break
         return gone, freed
 
-    def prune(self, roots: Iterable[Root]) -> tuple[list[list[Any]], list[int]]:
-        """Remove every unlocked copy under `roots`.
+    def prune(
+        self, roots: Iterable[Root], idle: Callable[[Node], bool] | None = None
+    ) -> tuple[list[list[Any]], list[int]]:
+        """Remove every unlocked copy under `roots`; with `idle`, of the nodes that it names only.
 
-        Returns, for each ledger, the value segments, parents first, and the tokens.
+        `idle` names no node without those below it. Returns, for each ledger, the value segments,
+        parents first, and the tokens.
         """
         gone: list[list[Any]] = [[] for _ in self.ledgers]
         freed = [0 for _ in self.ledgers]
         for root in list(roots):
             nodes = _below(root)
             for node in reversed(nodes):
+                if idle is not None and not idle(node):
+                    continue
                 length = node.length
                 for at, ledger in enumerate(self.ledgers):
                     copy = ledger.of(node)
                     if copy is not None and not copy.locks:
-                        gone[at].append(self._remove(ledger, copy, evicted=False))
+                        gone[at].append(self._remove(ledger, copy, evicted=idle is not None))
                         freed[at] += length
         for segments in gone:
             segments.reverse()

@@ -219,6 +219,19 @@ class RadixCache:
         self._evicted_tokens[tier] += freed
         return gone
 
+    def evict_idle(self, before: float) -> Gone:
+        """Let go, in all tiers, of what was last used before `before`, a time of the clock.
+
+        Spares what is locked, and what is still retained. O(nodes).
+        """
+        now = self._clock()
+        return self._let_go(
+            *self._tree.prune(
+                self._tree.roots.values(),
+                lambda node: node.last_access < before and node.retained_until <= now,
+            )
+        )
+
     def backups(self, limit: int | None = None) -> list[Backup]:
         """What to copy from the device to the host now, parents first; pinned until that is done.
 
@@ -292,6 +305,14 @@ class RadixCache:
         root = self._tree.roots.get(key.namespace)
         return reading.peek(root, key, self._tree.page_size, tier)
 
+    def resident(self, key: Key, tier: Tier = Tier.DEVICE) -> Any:
+        """The values of the longest prefix of `key` that a tier holds, joined, in whole pages.
+
+        Changes nothing. For the writing thread.
+        """
+        root = self._tree.roots.get(key.namespace)
+        return reading.resident(root, key, self._tree.page_size, self._tree.ledger(tier))
+
     def explain(self, key: Key) -> Explanation:
         """Why a match of `key` would end where it would, as far as its namespace can tell.
 
@@ -322,6 +343,11 @@ class RadixCache:
             return self._device.values(checks.device_copy(self, source))
         checks.receipt(self, source)
         return self._tier_below().values(source)
+
+    def key_of(self, transfer: Transfer) -> Key:
+        """The key of all tokens up to the last one of a copy in flight; see `Transfer.key`."""
+        checks.receipt(self, transfer)
+        return reading.key_to(transfer.node)
 
     def iter_values(self, tier: Tier = Tier.DEVICE) -> Iterator[Any]:
         """Every value segment of a tier, parents first: the tree's own objects, only to read."""
