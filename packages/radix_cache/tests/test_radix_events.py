@@ -473,10 +473,8 @@ def test_consumers_of_sglang_read_our_messages(stream):
 
 
 def test_messages_without_names_leave_optional_fields_out(stream):
-    (_, vllm), (_, sglang, rank) = (
-        events_wire.vllm_batch(stream, 0.0),
-        events_wire.sglang_batch(stream, 0.0),
-    )
+    _, vllm, vllm_rank = events_wire.vllm_batch(stream, 0.0)
+    _, sglang, sglang_rank = events_wire.sglang_batch(stream, 0.0)
     assert set(vllm[0]) == {
         *("type", "block_hashes", "parent_block_hash", "token_ids", "block_size"),
         *("lora_id", "medium", "lora_name", "group_idx"),
@@ -485,5 +483,5 @@ def test_messages_without_names_leave_optional_fields_out(stream):
         *("type", "block_hashes", "parent_block_hash", "token_ids", "block_size"),
         *("lora_id", "medium"),
     }
-    assert rank is None
+    assert vllm_rank is sglang_rank is None
     assert json.loads(json.dumps(vllm)) == vllm

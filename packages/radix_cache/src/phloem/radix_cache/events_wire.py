@@ -50,7 +50,7 @@ def vllm_batch(
     names: NamesOf = nameless,
     hashes: Literal["int", "bytes"] = "int",
 ) -> Batch:
-    """A `KVEventBatch` of vLLM: `[timestamp, events]`, and the data-parallel rank if there is one.
+    """A `KVEventBatch` of vLLM: `[timestamp, events, data-parallel rank]`.
 
     Args:
         events: as `take_events` gave them.
@@ -62,8 +62,7 @@ def vllm_batch(
     """
     width = _low_bits if hashes == "int" else bytes
     messages = [_vllm_message(event, names, width) for event in events]
-    batch: Batch = [timestamp, [each for each in messages if each is not None]]
-    return batch if rank is None else [*batch, rank]
+    return [timestamp, [each for each in messages if each is not None], rank]
 
 
 def sglang_batch(
