@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phloem.radix_cache.__main__ import main as radix_cache_tool
+from phloem.radix_cache.analysis.cli import main as radix_cache_tool
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
