@@ -26,6 +26,7 @@ def play(workload, *, sample=None, page_size=1):
         "page_size": page_size,
         "scale": 0.002,
         "sample": sample,
+        "clock": "wall",
     }
     worker = ("-m", "benchmarks.radix_cache.worker", "phloem")
     return json.loads(python(*worker, asked=json.dumps(question)))

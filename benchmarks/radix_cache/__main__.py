@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.radix_cache import report
+from benchmarks.radix_cache.measure import CLOCKS
 from benchmarks.radix_cache.processes import ROOT, SystemFailed, Worker, python_of
 from benchmarks.radix_cache.system import SYSTEMS
 from benchmarks.radix_cache.workloads import NAMES, workload
@@ -66,6 +67,7 @@ class _Run:
         self.figures: Figures = {
             "scale": options.scale,
             "rounds": options.rounds,
+            "clock": options.clock,
             "failed": {},
             "differences": [],
             "workloads": {},
@@ -121,9 +123,15 @@ class _Run:
         """What came of one round: nothing of a system that was left out."""
         if name in self._workers:
             with self._leaving_out(name):
-                question = {"workload": work, "page_size": page_size, "scale": self._options.scale}
-                sample = SYSTEMS[name].sample
-                return [self._workers[name].ask(do="play", sample=sample, **question)]
+                answer = self._workers[name].ask(
+                    do="play",
+                    workload=work,
+                    page_size=page_size,
+                    scale=self._options.scale,
+                    sample=SYSTEMS[name].sample,
+                    clock=self._options.clock,
+                )
+                return [answer]
         return []
 
     def _new_worker(self, name: str) -> Worker:
@@ -166,6 +174,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a tenth of the size, one round")
     parser.add_argument("--scale", type=float, help="this much of the full size")
     parser.add_argument("--rounds", type=int, help="how often each system is measured (3)")
+    parser.add_argument(
+        "--clock", choices=tuple(CLOCKS), default="wall", help="cpu where others use the machine"
+    )
     parser.add_argument("--only", type=_choice(NAMES), default=NAMES, help=", ".join(NAMES))
     parser.add_argument(
         "--systems", type=_choice(tuple(SYSTEMS)), default=tuple(SYSTEMS), help=", ".join(SYSTEMS)

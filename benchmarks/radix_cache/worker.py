@@ -22,7 +22,9 @@ def answer(system: type[System], ask: dict[str, Any]) -> dict[str, Any]:
     match ask["do"]:
         case "play":
             work = workload(ask["workload"], ask["scale"])
-            played = measure.play(system(page_size, work.capacity), work, ask["sample"])
+            played = measure.play(
+                system(page_size, work.capacity), work, ask["sample"], ask["clock"]
+            )
             return asdict(played)
         case "micro":
             return measure.micro(system(page_size, 1 << 16))
