@@ -1,4 +1,4 @@
-"""Readers beside the one writer: `peek`, `sizes`, `stats`, `namespaces` and `render`.
+"""Readers beside the one writer: `peek`, `sizes`, `stats`, `namespaces`, `explain` and `render`.
 
 Threads change over between two bytecodes of the interpreter, so two tests try every place between
 two that touch an object: all readers at each such place in a writer's operation, and a writer's
@@ -176,6 +176,16 @@ def peeks(cache):
     return [cache.peek(key, tier) for tier in Tier for key in KEYS]
 
 
+def explanation(key, cache):
+    found = cache.explain(key)
+    assert found.evicted >= 0, found.sentence
+    return [found.device, found.device + found.host]
+
+
+def explanations(cache):
+    return [length for key in KEYS for length in explanation(key, cache)]
+
+
 def numbers(cache):
     """Sizes as (evictable, protected, total) of each tier, one after the other."""
     sizes = cache.sizes
@@ -208,7 +218,7 @@ def namespaces(cache):
     return [namespace in cache.namespaces for namespace in ((), ("b",))]
 
 
-READERS = [peeks, numbers, counters, picture, namespaces]
+READERS = [peeks, explanations, numbers, counters, picture, namespaces]
 
 
 def check(reader, got, before, after):
@@ -325,14 +335,17 @@ def test_readers_at_each_place_in_a_writer_see_the_tree_before_or_after_it(prepa
             if got is not WAITING:
                 check(reader, got, before, after)
             else:
-                assert reader in (peeks, picture)
+                assert reader in (peeks, explanations, picture)
 
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("prepare", OPERATIONS)
 def test_a_writer_at_any_place_in_a_reader_leaves_it_the_tree_before_or_after(prepare, reader):
-    each = [partial(peek, key, tier) for tier in Tier for key in KEYS]
-    for part in each if reader is peeks else [reader]:
+    parts = {
+        peeks: [partial(peek, key, tier) for tier in Tier for key in KEYS],
+        explanations: [partial(explanation, key) for key in KEYS],
+    }
+    for part in parts.get(reader, [reader]):
         cache, operation = prepare()
         before = part(cache)
         operation()
@@ -345,7 +358,9 @@ def test_a_writer_at_any_place_in_a_reader_leaves_it_the_tree_before_or_after(pr
                 if next(places) == place:
                     operation()
 
-            got = at_each_place(partial(part, cache), write, lines=reader is picture)
+            got = at_each_place(
+                partial(part, cache), write, lines=reader in (picture, explanations)
+            )
             if next(places) <= place:
                 break  # The reader came to its end before this place.
             check(reader, got, before, after)
