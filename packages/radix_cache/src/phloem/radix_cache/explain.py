@@ -140,6 +140,8 @@ def _explain_once(
             reason = Reason.DIFFERS
         else:
             reason = Reason.NEVER_SEEN
+        if (node := stop.node) and not (node.parent and node.start < stop.end <= node.end):
+            raise _Changed
     return Explanation(
         reason,
         tokens,
@@ -158,10 +160,13 @@ def _descend(top: Node | None, key: Key, page_size: int) -> _Stop:
     device: int | None = None
     node = top
     while node is not None and (child := node.children.get(data[at : at + page])) is not None:
+        # Copies first: if they change after this, the tokens are cut before them or not at all.
+        on_device, on_host = child.device is not None, child.host is not None
         edge = child.data
-        if child.end * TOKEN_BYTES - len(edge) != at:
+        # One without copies is about to be taken out.
+        if child.end * TOKEN_BYTES - len(edge) != at or not (on_device or on_host):
             raise _Changed
-        if device is None and child.device is None:
+        if device is None and not on_device:
             device = at // TOKEN_BYTES
         shared = common_prefix(edge, data, at, page)
         at += shared

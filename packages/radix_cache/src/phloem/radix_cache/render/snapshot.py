@@ -41,7 +41,15 @@ class View:
         "tokens",
     )
 
-    def __init__(self, node: Node, parent: View | None, start: int, data: bytes, end: int) -> None:
+    def __init__(
+        self,
+        node: Node,
+        parent: View | None,
+        start: int,
+        data: bytes,
+        end: int,
+        copies: tuple[Copy | None, Copy | None],
+    ) -> None:
         self.id = 0
         """Its place in the list of nodes shown."""
         self.parent = parent
@@ -52,7 +60,7 @@ class View:
         self.hits = node.hits
         self.priority = node.priority
         self.last_access = node.last_access
-        self.locks = (_locks(node.device), _locks(node.host))
+        self.locks = tuple(None if copy is None else copy.locks for copy in copies)
         """By tier; None where it has no copy."""
         self.nodes = 0 if parent is None else 1
         """It, and all nodes below it."""
@@ -100,7 +108,7 @@ def take(tree: Structure, limit: int | None, now: float) -> Snapshot:
 
 
 def _space(namespace: Namespace, root: Node) -> Space:
-    top = View(root, None, 0, b"", 0)
+    top = View(root, None, 0, b"", 0, (root.device, root.host))
     nodes: list[View] = []
     stack = [_children(root, top)]
     while stack:
@@ -122,9 +130,12 @@ def _children(parent: Node, above: View) -> Iterator[tuple[Node, View]]:
     for page, first in list(parent.children.items()):
         child: Node | None = first
         while child is not None and parent.end == above.end:
+            # Copies first: if they change after this, the tokens are cut before them or not at all.
+            copies = (child.device, child.host)
             data, end = child.data, child.end
             if end - len(data) // TOKEN_BYTES == above.end:
-                yield child, View(child, above, above.end, data, end)
+                if any(copies):  # Without any it is about to be taken out.
+                    yield child, View(child, above, above.end, data, end, copies)
                 break
             # The writer split or trimmed it just now: look again who is there.
             child = parent.children.get(page)
@@ -142,7 +153,3 @@ def _heaviest(spaces: Iterable[Space], limit: int) -> list[Space]:
                 above.hidden_tokens += view.tokens
         chosen.append(space._replace(nodes=[view for view in space.nodes if view in shown]))
     return chosen
-
-
-def _locks(copy: Copy | None) -> int | None:
-    return None if copy is None else copy.locks
