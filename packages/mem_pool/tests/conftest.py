@@ -1,6 +1,11 @@
+"""Makes the copies and stores of tests importable: importlib mode puts no folder on the path."""
+
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

@@ -4,13 +4,18 @@ Start at `CacheManager`. Everything here is numpy on the host; only `phloem.mem_
 torch.
 """
 
+from phloem.mem_pool.array_transfer import ArrayTransfer
+from phloem.mem_pool.disk_store import DiskStats, DiskStore
 from phloem.mem_pool.errors import IntegrityError, OwnershipError
+from phloem.mem_pool.host_tier import HostTier, TierStats
 from phloem.mem_pool.lease import Lease
 from phloem.mem_pool.manager import CacheManager
 from phloem.mem_pool.report import Report
 from phloem.mem_pool.rows import RowTable
 from phloem.mem_pool.sizing import capacity_tokens
 from phloem.mem_pool.slots import PageAllocator, SlotAllocator, Slots, TokenAllocator
+from phloem.mem_pool.stored_blocks import StoredBlocks
+from phloem.mem_pool.tier_ports import Store, TieredTree, Transfer
 from phloem.mem_pool.tree import (
     InsertResult,
     Namespace,
@@ -22,7 +27,11 @@ from phloem.mem_pool.tree import (
 )
 
 __all__ = [
+    "ArrayTransfer",
     "CacheManager",
+    "DiskStats",
+    "DiskStore",
+    "HostTier",
     "InsertResult",
     "IntegrityError",
     "Lease",
@@ -35,8 +44,13 @@ __all__ = [
     "RowTable",
     "SlotAllocator",
     "Slots",
+    "Store",
+    "StoredBlocks",
+    "TierStats",
+    "TieredTree",
     "TokenAllocator",
     "TokenIds",
+    "Transfer",
     "TreeHandle",
     "TreeSizes",
     "capacity_tokens",
