@@ -38,6 +38,7 @@ class CacheManager:
         marks: the watermarks of all leases, by row; to read.
         version: differs once what is cached has changed, so that who keeps what `peek` said knows
             when to ask again.
+        published: differs once more has been cached: until then `peek` says no more than it did.
     """
 
     def __init__(self, tree: PrefixTree, rows: RowTable, slots: SlotAllocator) -> None:
@@ -51,6 +52,7 @@ class CacheManager:
         self.slots = slots
         self.marks = Watermarks(rows.max_rows)
         self.version = 0
+        self.published = 0
         self._page_size = slots.page_size
         self._open: dict[int, Lease] = {}
         self._is_open = np.zeros(rows.max_rows, np.bool_)
@@ -235,7 +237,9 @@ class CacheManager:
         ours = row[:end]
         before = self.tree.sizes.total
         result = self.tree.insert(self.tree.key(tokens[:end], lease.namespace), ours)
-        self.version += self.tree.sizes.total != before
+        if self.tree.sizes.total != before:
+            self.version += 1
+            self.published += 1
         length = result.length
         if length <= lease.protected:
             return  # the tree took nothing

@@ -8,6 +8,7 @@ from phloem.scheduler.batch import BatchRow, ScheduleBatch
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.errors import ContextLengthError
 from phloem.scheduler.loop import EventLoop, NormalLoop, OverlapLoop, create_loop
+from phloem.scheduler.news import News, PlainTokens
 from phloem.scheduler.policies import SchedulePolicy, create_policy, policy_names
 from phloem.scheduler.ports import (
     RELAYED,
@@ -43,8 +44,10 @@ __all__ = [
     "FinishReason",
     "Logprobs",
     "ModelWorkerBatch",
+    "News",
     "NormalLoop",
     "OverlapLoop",
+    "PlainTokens",
     "PromptLogprobRequest",
     "PromptLogprobs",
     "Request",

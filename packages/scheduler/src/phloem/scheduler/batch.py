@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from phloem.mem_pool import Lease
 from phloem.scheduler.ports import RELAYED, ModelWorkerBatch, PromptLogprobRequest
 from phloem.scheduler.request import Request
 from phloem.scheduler.sampling import SamplingBatch, TokenHistory
+from phloem.scheduler.table import Bools, Ints, RequestTable, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,84 +32,213 @@ class BatchRow:
         return self.end - self.start
 
 
-@dataclass(slots=True)
-class ScheduleBatch:
-    """The rows of one step, prefill chunks before decodes, each in the order of scheduling."""
+class DecodeSet:
+    """Requests that decode together, one token each: what of it stays the same from step to step.
 
-    rows: list[BatchRow] = field(default_factory=list)
+    Its arrays are shared by all batches that are made of it, so nobody changes them.
+
+    Attributes:
+        epoch: the table's when it was made; who holds the rows may differ once that does.
+        rows: intp [n], in order of admission.
+        requests: who holds them.
+        watched: bool [n], see `RequestTable`; None where nobody is.
+        shaped: which of the n are; see `RequestTable`.
+    """
+
+    def __init__(self, table: RequestTable, rows: Rows) -> None:
+        self.epoch = table.epoch
+        self.rows = rows
+        self.requests = tuple(table.requests(rows))
+        watched = table.watched[rows]
+        self.watched: Bools | None = watched if watched.any() else None
+        self.shaped: list[int] = np.flatnonzero(table.shaped[rows]).tolist()
+        self.sampling = table.sampling.batch(rows)
+        self.batch_rows = rows.astype(np.int32)
+        self.query_lens = np.ones(len(rows), np.int32)
+        self.samples = np.ones(len(rows), np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """The part of a step in which each request computes the newest of its tokens."""
+
+    members: DecodeSet
+    starts: Ints
+    """[n] the position of that token."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def row(self, i: int) -> BatchRow:
+        """The same for one of them."""
+        request, start = self.members.requests[i], int(self.starts[i])
+        assert request.lease is not None, f"{request.rid} is running without a lease"
+        return BatchRow(request, request.lease, start, start + 1, samples=True)
+
+
+class ScheduleBatch:
+    """The rows of one step: `chunks`, of prompts mostly, then `decode`; each in the order in which
+    it was scheduled.
+    """
+
+    def __init__(self, chunks: Sequence[BatchRow], decode: Decode | None) -> None:
+        self.chunks = chunks
+        self.decode = decode
+        rows = np.array([row.lease.row for row in chunks], np.intp)
+        samples = np.array([row.samples for row in chunks], np.bool_)
+        if decode is not None:
+            members = decode.members
+            rows = np.concatenate((rows, members.rows)) if chunks else members.rows
+            samples = np.concatenate((samples, members.samples)) if chunks else members.samples
+        self.rows: Rows = rows
+        """intp [B]"""
+        self.samples: Bools = samples
+        """[B] whether each yields a token."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[BatchRow]:
-        return iter(self.rows)
+        yield from self.chunks
+        if self.decode is not None:
+            yield from map(self.decode.row, range(len(self.decode)))
 
-    def to_worker_batch(
-        self, row_table: npt.NDArray[np.int32], eos_token_ids: Sequence[int]
-    ) -> ModelWorkerBatch:
-        """The flat form. Call it before the step counts as in flight (`pending` not yet raised).
 
-        Args:
-            row_table: int32 [max_rows, max_len], the slot of each position of each row.
-            eos_token_ids: suppressed, with a row's own stop ids, below its `min_new_tokens`.
-        """
-        slots = [row_table[r.lease.row, r.start : r.end] for r in self.rows]
-        requests = [row.request for row in self.rows]
-        return ModelWorkerBatch(
-            rows=np.array([r.lease.row for r in self.rows], np.int32),
-            query_lens=np.array([r.query_len for r in self.rows], np.int32),
-            seq_lens=np.array([r.end for r in self.rows], np.int32),
-            input_ids=np.concatenate([_input_ids(r) for r in self.rows]),
-            out_slots=np.concatenate(slots),
-            samples=np.array([r.samples for r in self.rows], np.bool_),
-            sampling=SamplingBatch.from_params(
-                [r.params for r in requests],
-                seeds=(r.seed for r in requests),
-                positions=(row.end for row in self.rows),
-                suppressed=tuple(self._suppressed(eos_token_ids)),
-                histories=tuple(self._histories()),
-            ),
-            prompt_logprobs=tuple(self._prompt_logprobs()),
-        )
+def to_worker_batch(
+    batch: ScheduleBatch,
+    table: RequestTable,
+    row_table: npt.NDArray[np.int32],
+    eos_token_ids: Sequence[int],
+) -> ModelWorkerBatch:
+    """A batch's flat form. Call it before the step counts as in flight (`pending` not yet raised).
 
-    def _suppressed(
-        self, eos_token_ids: Sequence[int]
-    ) -> Iterator[tuple[int, npt.NDArray[np.int32]]]:
-        for i, row in enumerate(self.rows):
-            request = row.request
-            if row.samples and row.end - request.num_prompt < request.params.min_new_tokens:
-                ids = dict.fromkeys((*eos_token_ids, *request.params.stop_token_ids))
-                yield i, np.fromiter(ids, np.int32, len(ids))
+    Args:
+        batch: the batch.
+        table: the state of its requests.
+        row_table: int32 [max_rows, max_len], the slot of each position of each row.
+        eos_token_ids: suppressed, with a row's own stop ids, below its `min_new_tokens`.
+    """
+    if batch.decode is None:
+        return _of_chunks(batch.chunks, table, row_table, eos_token_ids)
+    decodes = _of_decode(batch.decode, table, row_table, eos_token_ids)
+    if not batch.chunks:
+        return decodes
+    chunks = _of_chunks(batch.chunks, table, row_table, eos_token_ids)
 
-    def _histories(self) -> Iterator[TokenHistory]:
-        for i, row in enumerate(self.rows):
-            request = row.request
-            if row.samples and request.params.has_penalties:
-                yield TokenHistory(
+    def joined(name: str) -> npt.NDArray[np.int32]:
+        array: npt.NDArray[np.int32]
+        array = np.concatenate((getattr(chunks, name), getattr(decodes, name)))
+        return array
+
+    seq_lens = joined("seq_lens")
+    return ModelWorkerBatch(
+        rows=joined("rows"),
+        query_lens=joined("query_lens"),
+        seq_lens=seq_lens,
+        input_ids=joined("input_ids"),
+        out_slots=joined("out_slots"),
+        samples=batch.samples,
+        sampling=_sampling(
+            table.sampling.batch(batch.rows), seq_lens, enumerate(batch), eos_token_ids
+        ),
+        prompt_logprobs=chunks.prompt_logprobs,
+    )
+
+
+def _of_chunks(
+    chunks: Sequence[BatchRow],
+    table: RequestTable,
+    row_table: npt.NDArray[np.int32],
+    eos_token_ids: Sequence[int],
+) -> ModelWorkerBatch:
+    rows = np.array([c.lease.row for c in chunks], np.intp)
+    seq_lens = np.array([c.end for c in chunks], np.int32)
+    return ModelWorkerBatch(
+        rows=rows.astype(np.int32),
+        query_lens=np.array([c.query_len for c in chunks], np.int32),
+        seq_lens=seq_lens,
+        input_ids=np.concatenate([_input_ids(c) for c in chunks]),
+        out_slots=np.concatenate([row_table[c.lease.row, c.start : c.end] for c in chunks]),
+        samples=np.array([c.samples for c in chunks], np.bool_),
+        sampling=_sampling(table.sampling.batch(rows), seq_lens, enumerate(chunks), eos_token_ids),
+        prompt_logprobs=tuple(_prompt_logprobs(chunks)),
+    )
+
+
+def _of_decode(
+    decode: Decode,
+    table: RequestTable,
+    row_table: npt.NDArray[np.int32],
+    eos_token_ids: Sequence[int],
+) -> ModelWorkerBatch:
+    members, starts = decode.members, decode.starts
+    rows = members.rows
+    input_ids = table.tokens_at(rows, starts)
+    input_ids[starts >= table.num_tokens[rows]] = RELAYED
+    seq_lens = starts + np.int32(1)
+    shaped = ((i, decode.row(i)) for i in members.shaped)
+    return ModelWorkerBatch(
+        rows=members.batch_rows,
+        query_lens=members.query_lens,
+        seq_lens=seq_lens,
+        input_ids=input_ids,
+        out_slots=row_table[rows, starts],
+        samples=members.samples,
+        sampling=_sampling(members.sampling, seq_lens, shaped, eos_token_ids),
+    )
+
+
+def _sampling(
+    parameters: SamplingBatch,
+    positions: Ints,
+    rows: Iterable[tuple[int, BatchRow]],
+    eos_token_ids: Sequence[int],
+) -> SamplingBatch:
+    """The parameters with what differs from step to step; `rows` are those that may have such."""
+    suppressed: list[tuple[int, Ints]] = []
+    histories: list[TokenHistory] = []
+    for i, row in rows:
+        request, params = row.request, row.request.params
+        if not row.samples:
+            continue
+        if row.end - request.num_prompt < params.min_new_tokens:
+            ids = dict.fromkeys((*eos_token_ids, *params.stop_token_ids))
+            suppressed.append((i, np.fromiter(ids, np.int32, len(ids))))
+        if params.has_penalties:
+            histories.append(
+                TokenHistory(
                     i,
                     request.prompt_ids,
                     # Copied: under overlap the request grows before the step reads this.
                     request.output_ids.copy(),
                     pending=request.num_tokens < row.end,
                 )
-
-    def _prompt_logprobs(self) -> Iterator[PromptLogprobRequest]:
-        for i, row in enumerate(self.rows):
-            request = row.request
-            first = request.prompt_logprobs_next
-            if first is None or row.start >= request.num_prompt:
-                continue
-            first = max(first, row.start + 1)
-            targets = request.prompt_ids[first : row.end + 1]
-            if len(targets):
-                yield PromptLogprobRequest(
-                    i, first - 1 - row.start, targets, request.params.top_logprobs or 0
-                )
+            )
+    return replace(
+        parameters,
+        positions=positions,
+        suppressed=tuple(suppressed),
+        histories=tuple(histories),
+    )
 
 
-def _input_ids(row: BatchRow) -> npt.NDArray[np.int32]:
+def _prompt_logprobs(chunks: Sequence[BatchRow]) -> Iterator[PromptLogprobRequest]:
+    for i, row in enumerate(chunks):
+        request = row.request
+        first = request.prompt_logprobs_next
+        if first is None or row.start >= request.num_prompt:
+            continue
+        first = max(first, row.start + 1)
+        targets = request.prompt_ids[first : row.end + 1]
+        if len(targets):
+            yield PromptLogprobRequest(
+                i, first - 1 - row.start, targets, request.params.top_logprobs or 0
+            )
+
+
+def _input_ids(row: BatchRow) -> Ints:
     known = row.request.tokens[row.start : row.end]
     missing = row.query_len - len(known)
     if not missing:
         return known
-    return np.concatenate([known, np.full(missing, RELAYED, np.int32)])
+    return np.concatenate((known, np.full(missing, RELAYED, np.int32)))

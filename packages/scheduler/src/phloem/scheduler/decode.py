@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from phloem.mem_pool import CacheManager
-from phloem.scheduler.batch import BatchRow
+from phloem.scheduler.batch import BatchRow, Decode, DecodeSet
 from phloem.scheduler.budget import NewTokenRatio
-from phloem.scheduler.request import FinishReason, Request, Status
+from phloem.scheduler.request import FinishReason, Request
+from phloem.scheduler.table import RUNNING, RequestTable, Rows
 
 Retract = Callable[[Request], None]
 Fail = Callable[[Request, FinishReason], None]
@@ -17,52 +18,83 @@ class DecodePlanner:
     """Plans the decode part of a step, retracting requests when the pool cannot hold them all."""
 
     def __init__(
-        self, manager: CacheManager, ratio: NewTokenRatio, retract: Retract, fail: Fail
+        self,
+        manager: CacheManager,
+        table: RequestTable,
+        ratio: NewTokenRatio,
+        retract: Retract,
+        fail: Fail,
     ) -> None:
         self._manager = manager
+        self._table = table
         self._ratio = ratio
         self._retract = retract
         self._fail = fail
+        self._members: DecodeSet | None = None
 
-    def plan(self, active: Sequence[Request], may_retract: bool = True) -> list[BatchRow] | None:
-        """A decode row for every request that may go on; None: memory is short and nobody may give
-        way now.
+    def plan(self, held: Rows, may_retract: bool = True) -> tuple[list[BatchRow], Decode | None]:
+        """The decodes of all requests in rows `held` that may go on: first those that have several
+        new tokens to compute, one by one, then all others together.
 
-        A request in flight cannot give its slots back, so before anybody is retracted the caller
-        has to process what is in flight and plan again. Reservations made until then are kept and
-        found again.
+        Nothing where memory is short and nobody may give way now. A request in flight cannot give
+        its slots back, so before anybody is retracted the caller has to process what is in flight
+        and plan again.
         """
-        left = [r for r in active if r.status is not Status.FINISHED]
         retracted = False
-        while (short := self._reserve(left)) is not None:
-            if not may_retract or any(r.in_flight for r in active):
-                return None
+        while not self._reserve(*(ready := self._ready(held))):
+            if not may_retract or self._table.in_flight[held].any():
+                return [], None
+            left = self._table.requests(held)
             victim = _first_to_go(left)
-            left.remove(victim)
-            if not left:
-                self._fail(victim, self._out_of_memory(short))
-                return []
+            assert victim.lease is not None, f"{victim.rid} is running without a lease"
+            held = held[held != victim.lease.row]
+            if not len(held):
+                self._fail(victim, self._out_of_memory(victim))
+                return [], None
             self._retract(victim)
             retracted = True
         if retracted:
-            self._ratio.retracted(left)
-        return [self._row(request) for request in left if _decodes(request)]
+            self._ratio.retracted(self._table.requests(held))
+        rows, several = ready
+        return [self._chunk(request) for request in several], self._decode(rows)
 
-    def _row(self, request: Request) -> BatchRow:
+    def _ready(self, held: Rows) -> tuple[Rows, list[Request]]:
+        """The rows whose newest token the next step can compute, `held` itself if all of them can;
+        and the requests that have more than one to compute, since a step may yield several.
+        """
+        table = self._table
+        length = table.length(held)
+        new = length - table.scheduled[held]
+        ready = (table.status[held] == RUNNING) & (length < table.end[held])
+        one = ready & (new == 1)
+        if one.all():
+            return held, []
+        return held[one], table.requests(held[ready & (new > 1)])
+
+    def _reserve(self, rows: Rows, several: Sequence[Request]) -> bool:
+        """Make room for the new tokens of all. What was reserved when it fails is found again."""
+        for request in several:
+            lease = request.lease
+            assert lease is not None, f"{request.rid} is running without a lease"
+            missing = request.length - lease.allocated
+            if missing > 0 and not self._manager.extend(lease, missing):
+                return False
+        return self._manager.extend_rows(rows)
+
+    def _chunk(self, request: Request) -> BatchRow:
         assert request.lease is not None, f"{request.rid} is running without a lease"
         start, request.scheduled = request.scheduled, request.length
         return BatchRow(request, request.lease, start, request.length, samples=True)
 
-    def _reserve(self, requests: Sequence[Request]) -> Request | None:
-        """Make room for the newest token of each; the first request without room, if any."""
-        for request in requests:
-            lease = request.lease
-            if lease is None or not _decodes(request):
-                continue
-            missing = request.length - lease.allocated
-            if missing > 0 and not self._manager.extend(lease, missing):
-                return request
-        return None
+    def _decode(self, rows: Rows) -> Decode | None:
+        if not len(rows):
+            return None
+        table, members = self._table, self._members
+        if members is None or members.epoch != table.epoch or not _equal(members.rows, rows):
+            self._members = members = DecodeSet(table, rows)
+        starts = table.scheduled[rows]
+        table.scheduled[rows] = starts + 1
+        return Decode(members, starts)
 
     def _out_of_memory(self, request: Request) -> FinishReason:
         return FinishReason(
@@ -76,17 +108,12 @@ class DecodePlanner:
         )
 
 
-def _decodes(request: Request) -> bool:
-    """Whether the next step can compute the newest token of this request."""
-    return (
-        request.status is Status.RUNNING
-        and request.scheduled < request.length
-        and request.new_tokens_left > 0
-    )
-
-
 def _first_to_go(requests: Sequence[Request]) -> Request:
     """Shortest output first, then longest prompt: the least work is lost, the most memory comes
     back.
     """
     return min(requests, key=lambda r: (r.num_output, -r.num_prompt))
+
+
+def _equal(one: Rows, other: Rows) -> bool:
+    return one is other or (len(one) == len(other) and bool((one == other).all()))

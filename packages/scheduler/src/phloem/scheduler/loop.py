@@ -12,8 +12,8 @@ from collections import deque
 from typing import Protocol
 
 from phloem.scheduler.batch import ScheduleBatch
+from phloem.scheduler.news import News
 from phloem.scheduler.ports import Runner, Step
-from phloem.scheduler.request import RequestOutput
 from phloem.scheduler.scheduler import Scheduler
 
 
@@ -22,7 +22,7 @@ class EventLoop(Protocol):
 
     scheduler: Scheduler
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> News:
         """Go on by one step; the news that came of it, of earlier aborts too."""
         ...
 
@@ -44,7 +44,7 @@ class NormalLoop:
         """Whether a step would do nothing."""
         return self.scheduler.idle
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> News:
         """One whole step of the model, if there is something to run."""
         batch = self.scheduler.schedule()
         if batch is not None:
@@ -72,7 +72,7 @@ class OverlapLoop:
         """Whether a step would do nothing."""
         return self.scheduler.idle and not self._in_flight
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> News:
         """Launch the next step, then take in the result of the one before it."""
         batch = self.scheduler.schedule()
         if batch is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
 
 from phloem.mem_pool import CacheManager, Lease
 from phloem.scheduler.batch import BatchRow
@@ -11,26 +14,50 @@ from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.policies import SchedulePolicy
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.request import Request, Status
+from phloem.scheduler.table import RequestTable, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocked:
+    """Why the first in line did not get in, so that it is not tried in vain in every pass."""
+
+    queue_version: int
+    published: int
+    required: int
+    """Tokens that it needs beyond those reserved for others. It can only need fewer once somebody
+    publishes more of its prefix; what is evicted of that makes it need as many more.
+    """
 
 
 class PrefillPlanner:
     """Plans the prefill part of a step: goes on with the chunked request, then admits from the
     queue.
+
+    The queue is put in order when it, or what is cached, has changed; but not while its first waits
+    for memory that is not there: then it stays the first.
     """
 
     def __init__(
         self,
         config: SchedulerConfig,
         manager: CacheManager,
+        table: RequestTable,
         policy: SchedulePolicy,
         ratio: NewTokenRatio,
         clock: Callable[[], float],
     ) -> None:
         self._config = config
         self._manager = manager
+        self._table = table
         self._policy = policy
         self._ratio = ratio
         self._clock = clock
+        self._chunked: Request | None = None
+        """The request that was cut last; at most one at a time is being computed in chunks."""
+        self._blocked: _Blocked | None = None
+        self._order: list[Request] = []
+        self._order_of = (-1, -1)
+        """The versions of queue and cache that the order is of."""
 
     def plan(
         self, waiting: WaitingQueue, active: dict[str, Request], decode_rows: int
@@ -50,23 +77,25 @@ class PrefillPlanner:
             page,
         )
         rows: list[BatchRow] = []
-        for request in active.values():
-            # At most one: admission stops at the first prompt that has to be cut.
-            if request.status is Status.PREFILL:
-                rows.extend(self._next_chunk(request, budget))
-                if request.status is Status.PREFILL:
-                    return rows
-        self._admit(waiting, active, budget, rows)
+        chunked = self._chunked
+        if chunked is not None and chunked.status is Status.PREFILL:
+            # Admission stops at the first prompt that has to be cut.
+            rows.extend(self._next_chunk(chunked, budget))
+            if chunked.status is Status.PREFILL:
+                return rows
+        if waiting and len(active) < self._config.max_running_requests:
+            self._admit(waiting, active, budget, rows)
+            waiting.passes += 1
         return rows
 
-    def _growth(self, request: Request) -> float:
-        """Tokens that a request let in is expected to take yet; its prompt has its slots already:
-        nobody is let in while a prompt is being computed in chunks.
+    def _growth(self, rows: Rows) -> float:
+        """Tokens that requests let in are expected to take yet; their prompts have their slots
+        already: nobody is let in while a prompt is being computed in chunks.
         """
-        new_tokens = min(max(request.new_tokens_left, 0), self._config.clip_max_new_tokens)
+        table = self._table
+        left = np.clip(table.end[rows] - table.length(rows), 0, self._config.clip_max_new_tokens)
         # Nobody who ignores the end of text stops early.
-        ratio = 1.0 if request.params.ignore_eos else self._ratio.value
-        return new_tokens * ratio
+        return float(left @ np.where(table.ignores_eos[rows], 1.0, self._ratio.value))
 
     def _admit(
         self,
@@ -75,13 +104,13 @@ class PrefillPlanner:
         budget: PrefillBudget,
         rows: list[BatchRow],
     ) -> None:
-        if not waiting or len(active) >= self._config.max_running_requests:
+        reserved = self._growth(self._table.held)
+        if active and self._still_blocked(waiting, reserved):
             return
-        reserved = sum(self._growth(request) for request in active.values())
         for request in self._in_order(waiting):
             if len(active) >= self._config.max_running_requests:
                 break
-            row = self._try_admit(request, budget, reserved)
+            row = self._try_admit(request, budget, reserved, waiting)
             if row is None:
                 # Nobody overtakes the one that does not fit: a long prompt would never get in.
                 break
@@ -90,19 +119,31 @@ class PrefillPlanner:
             active[request.rid] = request
             if request.status is Status.PREFILL:
                 break
-            reserved += self._growth(request)
-        for request in waiting:
-            request.passes_waited += 1
+            reserved += self._growth(np.array([row.lease.row]))
+
+    def _still_blocked(self, waiting: WaitingQueue, reserved: float) -> bool:
+        """Whether the first in line is the one that did not fit and still cannot."""
+        blocked = self._blocked
+        return (
+            blocked is not None
+            and blocked.queue_version == waiting.version
+            and blocked.published == self._manager.published
+            and blocked.required > self._manager.available - reserved
+        )
 
     def _in_order(self, waiting: WaitingQueue) -> list[Request]:
         """Retracted requests first, whatever the policy: they have waited, and have output."""
-        back = [request for request in waiting if request.retractions]
-        new = [request for request in waiting if not request.retractions]
-        return [*back, *self._policy.order(new, self._cached_length)]
+        versions = (waiting.version, self._manager.version)
+        if versions != self._order_of:
+            ordered = self._policy.order(waiting.new(), self._cached_length)
+            self._order = [*waiting.retracted(), *ordered]
+            self._order_of = versions
+        return self._order
 
     def _try_admit(
-        self, request: Request, budget: PrefillBudget, reserved: float
+        self, request: Request, budget: PrefillBudget, reserved: float, waiting: WaitingQueue
     ) -> BatchRow | None:
+        available = self._manager.available
         lease = self._manager.open(request.tokens, request.namespace, keep_from=request.keep_from)
         if lease is None:
             return None
@@ -111,15 +152,18 @@ class PrefillPlanner:
         extend = request.num_tokens - lease.protected
         needed = tokens_needed(extend, new_tokens, self._manager.page_size)
         taken = budget.take(lease.protected, request.num_tokens)
-        fits = needed <= self._manager.available - reserved and taken > 0
-        if not fits or not self._manager.extend(lease, taken):
+        required = needed + available - self._manager.available
+        fits = required <= available - reserved
+        if not fits or not taken or not self._manager.extend(lease, taken):
             self._manager.close(lease, None)
+            if not fits:
+                self._blocked = _Blocked(waiting.version, self._manager.published, required)
             return None
         self._mark_admitted(request, lease)
         return self._row(request, lease, taken, budget)
 
     def _mark_admitted(self, request: Request, lease: Lease) -> None:
-        request.lease = lease
+        self._table.admit(request, lease)
         request.scheduled = lease.protected
         request.prefill_end = request.num_tokens
         request.passes_waited = 0
@@ -141,10 +185,15 @@ class PrefillPlanner:
         start, end = request.scheduled, request.scheduled + taken
         complete = end == request.prefill_end
         request.status = Status.RUNNING if complete else Status.PREFILL
+        self._chunked = None if complete else request
         request.scheduled = end
         return BatchRow(
             request, lease, start, end, samples=complete and request.new_tokens_left > 0
         )
 
     def _cached_length(self, request: Request) -> int:
-        return self._manager.peek(request.tokens, request.namespace)
+        version, length = request.peeked
+        if version != self._manager.version:
+            length = self._manager.peek(request.tokens, request.namespace)
+            request.peeked = (self._manager.version, length)
+        return length

@@ -9,30 +9,58 @@ from phloem.scheduler.request import Request
 
 
 class WaitingQueue:
-    """An ordered set of requests with O(1) add, remove and look-up by id."""
+    """An ordered set of requests with O(1) add, remove and look-up by id.
+
+    Attributes:
+        version: differs once somebody came or left.
+        passes: admission passes so far. A request's own count is the difference to what stood here
+            when it came, so that nobody has to be touched in every pass.
+    """
 
     def __init__(self) -> None:
-        self._requests: OrderedDict[str, Request] = OrderedDict()
+        self.version = 0
+        self.passes = 0
+        self._back: OrderedDict[str, Request] = OrderedDict()
+        self._new: OrderedDict[str, Request] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._back) + len(self._new)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests.values())
+        yield from self._back.values()
+        yield from self._new.values()
 
     def add(self, request: Request) -> None:
         """At the end."""
-        self._requests[request.rid] = request
+        self._new[request.rid] = self._came(request)
 
     def add_first(self, request: Request) -> None:
         """In front of all: a retracted request goes on before new ones begin."""
-        self._requests[request.rid] = request
-        self._requests.move_to_end(request.rid, last=False)
+        self._back[request.rid] = self._came(request)
+        self._back.move_to_end(request.rid, last=False)
 
     def get(self, rid: str) -> Request | None:
         """The waiting request of this id."""
-        return self._requests.get(rid)
+        return self._new.get(rid) or self._back.get(rid)
 
     def remove(self, rid: str) -> Request | None:
         """Take a request out; None if it does not wait here."""
-        return self._requests.pop(rid, None)
+        request = self._new.pop(rid, None) or self._back.pop(rid, None)
+        self.version += request is not None
+        return request
+
+    def retracted(self) -> list[Request]:
+        """Those that had been let in before, the last to be retracted first."""
+        return list(self._back.values())
+
+    def new(self) -> list[Request]:
+        """Those that were not, in order of arrival, with the passes that they have waited."""
+        new = list(self._new.values())
+        for request in new:
+            request.passes_waited = self.passes - request.came_at_pass
+        return new
+
+    def _came(self, request: Request) -> Request:
+        request.came_at_pass = self.passes
+        self.version += 1
+        return request

@@ -78,6 +78,25 @@ class RequestOutput:
     """All of the prompt's, in order, with the first output after the prefill."""
 
 
+class _Count:
+    """An int of a request that stands in its `state`."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __get__(self, request: Request, owner: type[Request]) -> int:
+        return int(request.state[self._index])
+
+    def __set__(self, request: Request, value: int) -> None:
+        request.state[self._index] = value
+
+
+STATUSES = tuple(Status)
+"""A status is kept as its index in here."""
+STATE = ("status", "num_tokens", "pending", "scheduled", "in_flight")
+"""What each entry of `Request.state` is."""
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request's state. The scheduler is the only writer.
@@ -87,6 +106,10 @@ class Request:
               0      num_prompt          num_tokens
     computed: [ 0, scheduled )  has KV, or will have when the steps in flight are done
     ```
+
+    Its counts and tokens stand in arrays of its own while it waits and after it has ended, and in
+    those of the `RequestTable` while it holds memory, where a step changes those of all requests
+    at once.
     """
 
     rid: str
@@ -98,20 +121,19 @@ class Request:
     namespace: tuple[object, ...] = ()
     stop_matcher: StopMatcher | None = None
 
-    status: Status = Status.WAITING
     finish_reason: FinishReason | None = None
     lease: Lease | None = None
-    scheduled: int = 0
     prefill_end: int = 0
     """Tokens that the current prefill computes: the prompt, and the output too after a retraction.
     """
-    pending: int = 0
-    """Tokens that steps in flight will yield."""
-    in_flight: int = 0
-    """Steps in flight that contain this request."""
     publish: bool = True
     """Whether its KV may enter the prefix cache when it ends; not after a failed step."""
     passes_waited: int = 0
+    """Admission passes that it has waited, as of the last time that the queue was put in order."""
+    came_at_pass: int = 0
+    """The pass at which it came into the queue."""
+    peeked: tuple[int, int] = (-1, 0)
+    """How much of it was found cached, after the version of the cache at which it was looked up."""
     retractions: int = 0
     cached_tokens: int | None = None
     admitted: float | None = None
@@ -120,16 +142,33 @@ class Request:
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     prompt_logprobs_next: int | None = None
     """The first prompt position whose logprob is still to be computed; None: none is."""
+    state: npt.NDArray[np.int32] = field(init=False, repr=False)
+    """int32 [5], see `STATE`."""
+    storage: npt.NDArray[np.int32] = field(init=False, repr=False)
+    """Where its tokens stand, from the first on; longer than `num_tokens`, maybe."""
 
-    _tokens: npt.NDArray[np.int32] = field(init=False)
-    num_tokens: int = field(init=False)
+    num_tokens = _Count(1)
+    pending = _Count(2)
+    """Tokens that steps in flight will yield."""
+    scheduled = _Count(3)
+    in_flight = _Count(4)
+    """Steps in flight that contain this request."""
 
     def __post_init__(self) -> None:
-        self.num_tokens = len(self.prompt_ids)
-        self._tokens = self.prompt_ids
+        self.state = np.array((0, len(self.prompt_ids), 0, 0, 0), np.int32)
+        self.storage = self.prompt_ids
         if self.params.prompt_logprobs_from is not None:
             first = max(self.params.prompt_logprobs_from, 1)
             self.prompt_logprobs_next = first if first < self.num_prompt else None
+
+    @property
+    def status(self) -> Status:
+        """Where it is."""
+        return STATUSES[int(self.state[0])]
+
+    @status.setter
+    def status(self, status: Status) -> None:
+        self.state[0] = STATUSES.index(status)
 
     @property
     def num_prompt(self) -> int:
@@ -143,13 +182,13 @@ class Request:
 
     @property
     def tokens(self) -> npt.NDArray[np.int32]:
-        """[num_tokens] prompt and known output; a view, valid until the next `append`."""
-        return self._tokens[: self.num_tokens]
+        """[num_tokens] prompt and known output; a view, valid until the next step."""
+        return self.storage[: self.num_tokens]
 
     @property
     def output_ids(self) -> npt.NDArray[np.int32]:
         """[num_output] a view."""
-        return self._tokens[self.num_prompt : self.num_tokens]
+        return self.storage[self.num_prompt : self.num_tokens]
 
     @property
     def length(self) -> int:
@@ -168,14 +207,11 @@ class Request:
 
     def append(self, token: int) -> None:
         """Add an output token."""
-        if self.num_tokens == len(self._tokens):
-            # Grown by doubling up to what the request may ever hold, so that appending is O(1).
-            room = min(max(self.num_tokens * 2, 64), self.num_prompt + self.max_new_tokens)
-            grown = np.empty(max(room, self.num_tokens + 1), np.int32)
-            grown[: self.num_tokens] = self._tokens
-            self._tokens = grown
-        self._tokens[self.num_tokens] = token
-        self.num_tokens += 1
+        n = self.num_tokens
+        if n == len(self.storage):  # its own array, which is as long as its tokens
+            self.storage = np.append(self.storage, np.int32(token))
+        self.storage[n] = token
+        self.num_tokens = n + 1
 
     def add_prompt_logprobs(self, computed: PromptLogprobs) -> None:
         """Keep the prompt logprobs of a chunk."""

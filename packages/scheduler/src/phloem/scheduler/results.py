@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from phloem.scheduler.ports import Logprobs, PromptLogprobs, StepResult
 from phloem.scheduler.request import TokenLogprob
@@ -19,23 +23,28 @@ class RowResult:
     error: str | None
 
 
-def split_rows(result: StepResult) -> list[RowResult]:
-    """One entry a row, in batch order."""
-    tokens = result.token_ids.tolist()
-    rows = []
-    first = 0
-    for i, count in enumerate(result.counts.tolist()):
-        end = first + count
-        rows.append(
-            RowResult(
-                token_ids=tuple(tokens[first:end]),
-                logprobs=_token_logprobs(result.logprobs, first, end),
-                prompt_logprobs=result.logprobs.prompt.get(i) if result.logprobs else None,
-                error=result.row_errors.get(i),
-            )
+class RowResults:
+    """What a step produced, row by row, for those rows that are looked at one at a time."""
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    @cached_property
+    def ends(self) -> npt.NDArray[np.int64]:
+        """[B] where each row's tokens end in `token_ids`."""
+        return np.cumsum(self._result.counts, dtype=np.int64)
+
+    def row(self, i: int) -> RowResult:
+        """The share of row `i` of the batch."""
+        result = self._result
+        end = int(self.ends[i])
+        first = end - int(result.counts[i])
+        return RowResult(
+            token_ids=tuple(result.token_ids[first:end].tolist()),
+            logprobs=_token_logprobs(result.logprobs, first, end),
+            prompt_logprobs=result.logprobs.prompt.get(i) if result.logprobs else None,
+            error=result.row_errors.get(i),
         )
-        first = end
-    return rows
 
 
 def _token_logprobs(logprobs: Logprobs | None, first: int, end: int) -> tuple[TokenLogprob, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -280,32 +280,70 @@ class SamplingBatch:
         histories: tuple[TokenHistory, ...] = (),
     ) -> SamplingBatch:
         """Gather the parameters of a batch's rows, in row order."""
-
-        def floats(name: str) -> npt.NDArray[np.float32]:
-            return np.array([getattr(p, name) for p in params], np.float32)
-
-        return SamplingBatch(
-            temperature=np.array([0.0 if p.greedy else p.temperature for p in params], np.float32),
-            top_p=floats("top_p"),
-            top_k=np.array([p.top_k for p in params], np.int32),
-            min_p=floats("min_p"),
-            frequency_penalty=floats("frequency_penalty"),
-            presence_penalty=floats("presence_penalty"),
-            repetition_penalty=floats("repetition_penalty"),
-            seeds=np.fromiter(seeds, np.int64, len(params)),
+        rows = SamplingRows(len(params))
+        for row, (p, seed) in enumerate(zip(params, seeds, strict=True)):
+            rows.put(row, p, seed)
+        return replace(
+            rows.batch(np.arange(len(params))),
             positions=np.fromiter(positions, np.int32, len(params)),
-            top_logprobs=np.array(
-                [-1 if p.top_logprobs is None else p.top_logprobs for p in params], np.int32
-            ),
-            logit_bias=tuple(
-                (
-                    i,
-                    np.fromiter(p.logit_bias.keys(), np.int32, len(p.logit_bias)),
-                    np.fromiter(p.logit_bias.values(), np.float32, len(p.logit_bias)),
-                )
-                for i, p in enumerate(params)
-                if p.logit_bias
-            ),
             suppressed=suppressed,
             histories=histories,
+        )
+
+
+_FLOATS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+_INTS = ("top_k", "top_logprobs")
+_Bias = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
+
+
+class SamplingRows:
+    """The sampling parameters of requests, by the row that each holds; a batch is cut out of it."""
+
+    def __init__(self, max_rows: int) -> None:
+        self._floats = np.zeros((len(_FLOATS), max_rows), np.float32)
+        self._ints = np.zeros((len(_INTS), max_rows), np.int32)
+        self._seeds = np.zeros(max_rows, np.int64)
+        self._bias: dict[int, _Bias] = {}
+
+    def put(self, row: int, params: SamplingParams, seed: int) -> None:
+        """Enter a request's parameters, in place of what stood there."""
+        self._floats[:, row] = (
+            0.0 if params.greedy else params.temperature,
+            params.top_p,
+            params.min_p,
+            params.frequency_penalty,
+            params.presence_penalty,
+            params.repetition_penalty,
+        )
+        self._ints[:, row] = (
+            params.top_k,
+            -1 if params.top_logprobs is None else params.top_logprobs,
+        )
+        self._seeds[row] = seed
+        self._bias.pop(row, None)
+        bias = params.logit_bias
+        if bias:
+            self._bias[row] = (
+                np.fromiter(bias.keys(), np.int32, len(bias)),
+                np.fromiter(bias.values(), np.float32, len(bias)),
+            )
+
+    def batch(self, rows: npt.NDArray[np.intp]) -> SamplingBatch:
+        """The parameters of these rows; its positions, all 0, are the caller's to replace."""
+        bias = self._bias
+        return SamplingBatch(
+            **dict(zip(_FLOATS, self._floats[:, rows], strict=True)),
+            **dict(zip(_INTS, self._ints[:, rows], strict=True)),
+            seeds=self._seeds[rows],
+            positions=np.zeros(len(rows), np.int32),
+            logit_bias=tuple((i, *bias[r]) for i, r in enumerate(rows.tolist()) if r in bias)
+            if bias
+            else (),
         )

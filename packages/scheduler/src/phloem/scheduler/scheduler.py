@@ -8,30 +8,27 @@ back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import numpy.typing as npt
 
 from phloem.mem_pool import CacheManager
-from phloem.scheduler.batch import BatchRow, ScheduleBatch
+from phloem.scheduler.batch import BatchRow, Decode, ScheduleBatch, to_worker_batch
 from phloem.scheduler.budget import NewTokenRatio, max_total_tokens
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.decode import DecodePlanner
+from phloem.scheduler.news import News, PlainTokens
 from phloem.scheduler.policies import create_policy
 from phloem.scheduler.ports import ModelWorkerBatch, StepResult, StopChecker
 from phloem.scheduler.prefill import PrefillPlanner
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.randomness import draw_seed
-from phloem.scheduler.request import (
-    FinishReason,
-    Request,
-    RequestOutput,
-    Status,
-    TokenLogprob,
-)
-from phloem.scheduler.results import RowResult, split_rows
+from phloem.scheduler.request import FinishReason, Request, Status, TokenLogprob
+from phloem.scheduler.results import RowResult, RowResults
 from phloem.scheduler.sampling import SamplingParams
 from phloem.scheduler.stops import finish_after_token
+from phloem.scheduler.table import FINISHED, RUNNING, Bools, Ints, RequestTable, Rows
 from phloem.scheduler.validation import checked_new_tokens, checked_prompt
 
 
@@ -58,11 +55,16 @@ class Scheduler:
         # Everybody who holds a lease, in order of admission: a dict, since batch order must be
         # deterministic.
         self._active: dict[str, Request] = {}
-        self._outputs: list[RequestOutput] = []
+        self._table = RequestTable(
+            manager.rows.max_rows, self.max_total_tokens, config.eos_token_ids
+        )
+        self._news = News()
         self._seeds_drawn = 0
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
-        self._prefill = PrefillPlanner(config, manager, create_policy(config), self._ratio, clock)
-        self._decode = DecodePlanner(manager, self._ratio, self._retract, self._end)
+        self._prefill = PrefillPlanner(
+            config, manager, self._table, create_policy(config), self._ratio, clock
+        )
+        self._decode = DecodePlanner(manager, self._table, self._ratio, self._retract, self._end)
         chunk, page = config.chunked_prefill_size, manager.page_size
         if chunk is not None and chunk % page:
             raise ValueError(
@@ -156,7 +158,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether nothing waits, nothing holds memory, and no news is left to take."""
-        return not (self._active or len(self._waiting) or self._outputs)
+        return not (self._active or len(self._waiting) or self._news)
 
     def schedule(self) -> ScheduleBatch | None:
         """The next step, prefill before decode; None if nothing can run now.
@@ -164,51 +166,105 @@ class Scheduler:
         None while steps are in flight may also mean that one of them has to be processed first.
         """
         # From before the admissions: what is prefilled in this step does not decode in it.
-        active = list(self._active.values())
+        table = self._table
+        held = table.held
         mixed = self.config.enable_mixed_chunk
-        decoding = sum(r.status is Status.RUNNING for r in active) if mixed else 0
-        rows = self._prefill.plan(self._waiting, self._active, decoding)
-        if not rows or mixed:
-            decode = self._decode.plan(active, may_retract=not rows)
-            if decode:
+        decoding = int(np.count_nonzero(table.status[held] == RUNNING)) if mixed else 0
+        chunks = self._prefill.plan(self._waiting, self._active, decoding)
+        decode: Decode | None = None
+        if len(held) and (not chunks or mixed):
+            several, decode = self._decode.plan(held, may_retract=not chunks)
+            if several or decode:
                 self._ratio.step()
-                rows = rows + decode
-        return ScheduleBatch(rows) if rows else None
+            chunks += several
+        return ScheduleBatch(chunks, decode) if chunks or decode else None
 
     def launch(self, batch: ScheduleBatch) -> ModelWorkerBatch:
         """The batch's flat form for the runner; from here on the step counts as in flight."""
-        worker_batch = batch.to_worker_batch(self.manager.rows.table, self.config.eos_token_ids)
-        for row in batch:
-            row.request.in_flight += 1
-            row.request.pending += row.samples
+        table = self._table
+        worker_batch = to_worker_batch(
+            batch, table, self.manager.rows.table, self.config.eos_token_ids
+        )
+        table.in_flight[batch.rows] += 1
+        table.pending[batch.rows] += batch.samples
         return worker_batch
 
     def process(self, batch: ScheduleBatch, result: StepResult | Exception) -> None:
         """Take in what a step produced, or the exception that it ended with (its requests end
         then).
         """
-        for row in batch:
-            row.request.in_flight -= 1
-            row.request.pending -= row.samples
-        results = None if isinstance(result, Exception) else split_rows(result)
-        for i, row in enumerate(batch):
-            if row.request.status is not Status.FINISHED:
-                error = f"the model step failed: {result}" if results is None else results[i].error
-                if results is None or error is not None:
-                    self._fail(row.request, str(error))
-                else:
-                    self._take_in(row, results[i])
-            self._release_if_over(row.request)
+        table, rows = self._table, batch.rows
+        table.in_flight[rows] -= 1
+        table.pending[rows] -= batch.samples
+        # They ended while the step ran: what it made of them is dropped.
+        ended = table.status[rows] == FINISHED
+        gone = table.requests(rows[ended])
+        if isinstance(result, Exception):
+            for request in table.requests(rows[~ended]):
+                self._fail(request, f"the model step failed: {result}")
+        else:
+            self._take_in_step(batch, result, ended)
+        for request in gone:
+            self._release_if_over(request)
 
-    def take_outputs(self) -> list[RequestOutput]:
-        """The news since the last call, in order."""
-        outputs, self._outputs = self._outputs, []
-        return outputs
+    def take_outputs(self) -> News:
+        """The news since the last call, in order; read them before the next step."""
+        news, self._news = self._news, News()
+        return news
 
     # Inside.
 
+    def _take_in_step(self, batch: ScheduleBatch, result: StepResult, ended: Bools) -> None:
+        """All rows but those that have `ended`: most decodes at once, the others one by one."""
+        results = RowResults(result)
+        for i, row in enumerate(batch.chunks):
+            if not ended[i]:
+                self._take_in(row, results.row(i))
+        if batch.decode is None:
+            return
+        first, decode = len(batch.chunks), batch.decode
+        alive = ~ended[first:]
+        plain = alive & (result.counts[first:] == 1)
+        if decode.members.watched is not None:
+            plain &= ~decode.members.watched
+        for i in result.row_errors:
+            if i >= first:
+                plain[i - first] = False
+        if plain.all():
+            tokens = result.token_ids[len(result.token_ids) - len(plain) :]
+            self._append_all(decode.members.requests, decode.members.rows, tokens)
+            return
+        index = np.flatnonzero(plain)
+        self._append_all(
+            [decode.members.requests[i] for i in index.tolist()],
+            decode.members.rows[index],
+            result.token_ids[results.ends[first + index] - 1],
+        )
+        for i in np.flatnonzero(alive & ~plain).tolist():
+            self._take_in(decode.row(i), results.row(first + i))
+
+    def _append_all(self, requests: Sequence[Request], rows: Rows, tokens: Ints) -> None:
+        """One token for each of some requests, which nobody looks at but for how they end."""
+        self.manager.commit_rows(rows)
+        num_tokens, over = self._table.append(rows, tokens)
+        if over.any():
+            for i in np.flatnonzero(over).tolist():
+                request, token = requests[i], int(tokens[i])
+                reason = finish_after_token(request, token, self.config.eos_token_ids)
+                assert reason is not None, f"{request.rid} goes on after {token}"
+                self._end(request, reason, (token,))
+            on = np.flatnonzero(~over)
+            requests = [requests[i] for i in on.tolist()]
+            tokens, num_tokens = tokens[on], num_tokens[on]
+        if len(requests):
+            self._news.parts.append(PlainTokens(requests, tokens, num_tokens))
+
     def _take_in(self, row: BatchRow, result: RowResult) -> None:
+        """What one row produced."""
         request = row.request
+        if result.error is not None:
+            self._fail(request, result.error)
+            return
         self.manager.commit(row.lease, row.query_len)
         if result.prompt_logprobs is not None:
             request.add_prompt_logprobs(result.prompt_logprobs)
@@ -223,7 +279,7 @@ class Scheduler:
         if row.end <= request.prefill_end:
             self.manager.checkpoint(row.lease, request.tokens)
         if taken:
-            self._outputs.append(request.report(result.token_ids[:taken], logprobs))
+            self._news.parts.append(request.report(result.token_ids[:taken], logprobs))
 
     def _append(
         self, request: Request, token_ids: tuple[int, ...]
@@ -248,7 +304,7 @@ class Scheduler:
         request.status = Status.FINISHED
         request.finish_reason = reason
         request.finished = self._clock()
-        self._outputs.append(request.report(token_ids, logprobs))
+        self._news.parts.append(request.report(token_ids, logprobs))
         self._release_if_over(request)
 
     def _fail(self, request: Request, message: str) -> None:
@@ -262,14 +318,16 @@ class Scheduler:
             self._close(request)
 
     def _close(self, request: Request) -> None:
-        lease, request.lease = request.lease, None
+        lease = request.lease
         if lease is None:
             return
         del self._active[request.rid]
         self.manager.close(lease, request.tokens if request.publish else None)
+        self._table.release(request, lease)
 
     def _retract(self, request: Request) -> None:
         """Take a request's memory; it goes to the front of the queue and keeps its output."""
+        self._news.settle()
         self._close(request)
         request.status = Status.WAITING
         request.scheduled = 0

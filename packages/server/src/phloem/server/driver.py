@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -113,7 +113,7 @@ class LoopDriver:
             self._inbox.popleft().do(loop.scheduler)
         return not self._stopping
 
-    def _deliver(self, outputs: list[RequestOutput]) -> None:
+    def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
         for output in outputs:
             sink = self._sinks.get(output.rid)
             if output.finish_reason is not None:

@@ -1,0 +1,160 @@
+"""The state of the requests that hold memory, as arrays by row, for steps to change all at once.
+
+A request that is let in gets a row of the manager's row table with its lease; here the same row
+holds what the scheduler knows of it.
+
+::
+
+                    row 0    row 1    row 2    ...                     rows of the row table
+    status          RUNNING  -        PREFILL      |
+    num_tokens      9        -        500          |  one request's state is a column of these:
+    pending         1        -        0            |  `Request.state` is a view of it
+    scheduled       10       -        128          |
+    in_flight       1        -        1            |
+    end             40       -        700          where its output ends by length
+
+    token_ids       [ prompt | output . . . . . . . . . . ]            row 0
+                    [ . . . . . . . . . . . . . . . . . . ]            row 1: free, what was there
+                    [ prompt . . . . . . . . . . . . | .  ]            row 2
+
+It owns these arrays and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from phloem.mem_pool import Lease
+from phloem.scheduler.request import STATE, STATUSES, Request, Status
+from phloem.scheduler.sampling import SamplingRows
+
+Rows = npt.NDArray[np.intp]
+Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+RUNNING = STATUSES.index(Status.RUNNING)
+FINISHED = STATUSES.index(Status.FINISHED)
+_STOP_IDS = 8
+"""Stop ids of a request that are looked for in all rows at once; who has more is looked at alone.
+"""
+
+
+class RequestTable:
+    """Arrays by row; a row's entries mean something while a request holds it.
+
+    Attributes:
+        status, num_tokens, pending, scheduled, in_flight: int32 [max_rows], see `Request`.
+        end: int32 [max_rows], prompt and allowed output.
+        ignores_eos: bool [max_rows].
+        watched: bool [max_rows], results need Python for each token (stop strings, logprobs).
+        shaped: bool [max_rows], batches need Python for the row (penalties, `min_new_tokens`).
+        token_ids: int32 [max_rows, max_len].
+        sampling: the sampling parameters by row.
+        epoch: differs once a request came or left.
+    """
+
+    status: Ints
+    num_tokens: Ints
+    pending: Ints
+    scheduled: Ints
+    in_flight: Ints
+
+    def __init__(self, max_rows: int, max_len: int, eos_token_ids: Sequence[int]) -> None:
+        self._state = np.zeros((len(STATE), max_rows), np.int32)
+        for name, counts in zip(STATE, self._state, strict=True):
+            setattr(self, name, counts)
+        self.end = np.zeros(max_rows, np.int32)
+        self.ignores_eos = np.zeros(max_rows, np.bool_)
+        self.watched = np.zeros(max_rows, np.bool_)
+        self.shaped = np.zeros(max_rows, np.bool_)
+        self.token_ids = np.zeros((max_rows, max_len), np.int32)
+        self.sampling = SamplingRows(max_rows)
+        self.epoch = 0
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._stop_ids = np.full((_STOP_IDS, max_rows), -1, np.int32)
+        self._stop_ids_used = 0
+        self._max_len = max_len
+        self._flat = self.token_ids.reshape(-1)
+        # In order of admission: a dict, since batch order must be deterministic.
+        self._requests: dict[int, Request] = {}
+        self._held = np.empty(0, np.intp)
+        self._held_at = 0
+
+    def admit(self, request: Request, lease: Lease) -> None:
+        """Give a request the row of its lease: its counts and tokens stand here from now on."""
+        row, params, n = lease.row, request.params, request.num_tokens
+        self._state[:, row] = request.state
+        request.state = self._state[:, row]
+        self.token_ids[row, :n] = request.tokens
+        request.storage = self.token_ids[row]
+        request.lease = lease
+        self.end[row] = request.num_prompt + request.max_new_tokens
+        self.ignores_eos[row] = params.ignore_eos
+        stop_ids = (*params.stop_token_ids, *(() if params.ignore_eos else self._eos_token_ids))
+        few = len(stop_ids) <= _STOP_IDS
+        self._stop_ids[:, row] = -1
+        if few:
+            self._stop_ids[: len(stop_ids), row] = stop_ids
+            self._stop_ids_used = max(self._stop_ids_used, len(stop_ids))
+        self.watched[row] = (
+            not few or request.stop_matcher is not None or params.top_logprobs is not None
+        )
+        self.shaped[row] = params.has_penalties or params.min_new_tokens > 0
+        self.sampling.put(row, params, request.seed)
+        self._requests[row] = request
+        self.epoch += 1
+
+    def release(self, request: Request, lease: Lease) -> None:
+        """Take its row from a request, whose counts and tokens are its own again."""
+        request.storage = request.tokens.copy()
+        request.state = request.state.copy()
+        request.lease = None
+        del self._requests[lease.row]
+        self.epoch += 1
+
+    @property
+    def held(self) -> Rows:
+        """intp [n], the rows that requests hold, in order of admission; the same array until
+        `epoch` differs.
+        """
+        if self._held_at != self.epoch:
+            self._held = np.fromiter(self._requests, np.intp, len(self._requests))
+            self._held_at = self.epoch
+        return self._held
+
+    def request(self, row: int) -> Request:
+        """Who holds a row."""
+        return self._requests[row]
+
+    def requests(self, rows: Rows) -> list[Request]:
+        """Who holds these rows."""
+        return list(map(self._requests.__getitem__, rows.tolist()))
+
+    def length(self, rows: Rows) -> Ints:
+        """Tokens known or being sampled, of these rows."""
+        length: Ints = self.num_tokens[rows] + self.pending[rows]
+        return length
+
+    def tokens_at(self, rows: Rows, positions: Ints) -> Ints:
+        """One token id of each row."""
+        tokens: Ints = self._flat[rows * self._max_len + positions]
+        return tokens
+
+    def append(self, rows: Rows, tokens: Ints) -> tuple[Ints, Bools]:
+        """Add an output token to each row.
+
+        Returns:
+            int32 [n], `num_tokens` then; and bool [n], whether that token ended the request by its
+            length or by being a stop id. Rows that are `watched` may end by more than that.
+        """
+        num_tokens = self.num_tokens[rows]
+        self._flat[rows * self._max_len + num_tokens] = tokens
+        num_tokens += 1
+        self.num_tokens[rows] = num_tokens
+        ended = num_tokens >= self.end[rows]
+        for stop_ids in self._stop_ids[: self._stop_ids_used]:
+            ended |= stop_ids[rows] == tokens
+        return num_tokens, ended
