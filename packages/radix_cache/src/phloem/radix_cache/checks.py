@@ -20,7 +20,8 @@ def device_copy(cache: RadixCache, handle: Handle) -> Copy:
         raise ValueError("the handle belongs to another cache: use it there")
     node = handle.node
     # A removed node has no copy; a node whose tail was evicted ends earlier than the handle.
-    if (copy := node.device) is None or node.end != handle.length:
+    copy = node.device
+    if copy is None or copy is not handle.copy or node.end != handle.length:
         raise StaleMatch(
             f"the {handle.length} tokens of this handle were evicted, in part or whole, since "
             "it was made: match again, and lock before anything can be evicted"
@@ -30,13 +31,20 @@ def device_copy(cache: RadixCache, handle: Handle) -> Copy:
 
 def host_copy(match: Match) -> Copy:
     """The host copy at the end of a match, if its tokens are all still there."""
+    if not match.host_length:
+        raise ValueError(
+            f"this match found {match.length} tokens on the device and no more in the host tier: "
+            "there is nothing to load, ask for it only if host_length is not 0"
+        )
     node = match.host_node
-    if node.end != match.length + match.host_length or node.host is None:
+    copy = node.host
+    end = match.length + match.host_length
+    if copy is None or copy is not match.host_copy or node.end != end:
         raise StaleMatch(
             f"the {match.host_length} tokens that this match found in the host tier were "
             "evicted, in part or whole, since it was made: match again, and load at once"
         )
-    return node.host
+    return copy
 
 
 def receipt(cache: RadixCache, given: Receipt) -> None:

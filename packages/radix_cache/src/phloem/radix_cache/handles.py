@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 class Handle:
     """`length` tokens (whole pages) that end at `node`. Survives splits, not eviction."""
 
-    __slots__ = ("cache", "length", "node")
+    __slots__ = ("cache", "copy", "length", "node")
 
     def __init__(self, cache: RadixCache, node: Node, length: int) -> None:
         self.cache = cache
         self.node = node
         self.length = length
+        # Remembered to tell it from another one that came in its place: its values are others.
+        self.copy = node.device
 
     def values(self) -> Any:
         """The device values of these tokens, joined into one fresh value of `length` tokens.
@@ -46,14 +48,13 @@ class Match(Handle):
     Without a host tier that is 0 and `node`.
     """
 
-    __slots__ = ("host_length", "host_node")
+    __slots__ = ("host_copy", "host_length", "host_node")
 
     def __init__(self, cache: RadixCache, node: Node, host_node: Node) -> None:
-        self.cache = cache
-        self.node = node
-        self.length = length = node.end
+        super().__init__(cache, node, node.end)
         self.host_node = host_node
-        self.host_length = host_node.end - length
+        self.host_copy = host_node.host
+        self.host_length = host_node.end - node.end
 
 
 class Insertion(Handle):
@@ -69,9 +70,7 @@ class Insertion(Handle):
     def __init__(
         self, cache: RadixCache, node: Node, length: int, declined: tuple[range, ...]
     ) -> None:
-        self.cache = cache
-        self.node = node
-        self.length = length
+        super().__init__(cache, node, length)
         self.declined = declined
 
 

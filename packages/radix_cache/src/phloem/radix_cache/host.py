@@ -97,9 +97,8 @@ class HostTier:
         """The nodes down to `node` that have no host copy, present or on its way."""
         found: list[Node] = []
         while node.parent is not None and node.host is None:
-            if node.device is None or node.device.copying:
-                break
-            found.append(node)
+            if node.device is not None and not node.device.copying:
+                found.append(node)
             node = node.parent
         found.reverse()
         return found

@@ -128,9 +128,11 @@ class Ledger:
 
     def evictable_leaves(self, now: float) -> Iterator[Copy]:
         """The leaf that goes first, again and again until nothing is evictable."""
+        # At each turn: a parent that joins may bring a retention that has ended long ago.
         self.leaves.expire(now)
         while (copy := self.leaves.first()) is not None:
             yield copy
+            self.leaves.expire(now)
 
     def _shift(self, gained: int) -> None:
         evictable, protected = self.counts

@@ -32,12 +32,13 @@ def peek_once(top: Node | None, key: Key, page_size: int, tier: Tier) -> int | N
     at = 0
     node = top
     while node is not None and (child := node.children.get(data[at : at + page])) is not None:
-        edge = child.data
+        # The copy first: if it is let go after this, the edge is cut before it or not at all.
+        held, edge = child.device, child.data
         # A split shortens `data` from the front and keeps `end`; a trim shortens both from the
         # back, one after the other. So the start comes out right only if neither happened.
         if child.end * TOKEN_BYTES - len(edge) != at:
             return None
-        if child.device is None and tier == Tier.DEVICE:
+        if held is None and tier == Tier.DEVICE:
             break
         if not data.startswith(edge, at):
             return (at + common_prefix(edge, data, at, page)) // TOKEN_BYTES

@@ -112,11 +112,20 @@ class Structure:
             observer.split(upper, lower)
         return upper
 
-    def grow(self, parent: Node, data: bytes, ledger: Ledger, values: Any, now: float) -> Node:
+    def grow(
+        self,
+        parent: Node,
+        data: bytes,
+        ledger: Ledger,
+        values: Any,
+        now: float,
+        priority: int,
+    ) -> Node:
         """Add a leaf under `parent` with one copy."""
         leaf = Node(
             data, parent, parent.end + len(data) // TOKEN_BYTES, now, self._next_age, self.floor
         )
+        leaf.priority = priority
         self._next_age += 1
         for observer in self.observers:
             observer.linked(leaf)

@@ -124,10 +124,10 @@ class RadixCache:
             while node.device is None:
                 assert node.parent is not None, "every root has a device copy"
                 node = node.parent
-            self._host_hit_tokens += last.end - node.end
         self._lookups += 1
         self._lookup_tokens += len(key.data) // TOKEN_BYTES
         self._hit_tokens += node.end
+        self._host_hit_tokens += last.end - node.end
         if self._events is not None:
             self._events.matched(node)
         return Match(self, node, last)
@@ -150,7 +150,7 @@ class RadixCache:
         Args:
             key: the tokens.
             values: one per token.
-            priority: the path has at least this priority from now on (for the priority policy).
+            priority: for the priority policy; new tokens get it, cached ones at least it.
             retain_for: seconds for which the path is evicted after everything that is not retained.
             tier: whose values these are; HOST brings back what was stored outside the cache.
 
@@ -180,7 +180,7 @@ class RadixCache:
         if known < tokens:
             adopted = ledger.adapter.cut(values, known, tokens)
             edge = key.data[known * TOKEN_BYTES : tokens * TOKEN_BYTES]
-            node = tree.grow(node, edge, ledger, adopted, now)
+            node = tree.grow(node, edge, ledger, adopted, now, priority)
         if priority or retain_for:
             tree.favour(node, priority, now + retain_for if retain_for else 0.0)
         if self._host is not None:
@@ -235,8 +235,9 @@ class RadixCache:
     def backups(self, limit: int | None = None) -> list[Backup]:
         """What to copy from the device to the host now, parents first; pinned until that is done.
 
-        Give each back to `backed_up` in this order, or to `cancel`. With `limit`, stops after so
-        many tokens, and names the rest at the next call. `ValueError` without a host tier.
+        Give each back to `backed_up` in this order, or to `cancel`; what was cancelled is due again
+        at its next use. With `limit`, stops after so many tokens, and names the rest at the next
+        call. `ValueError` without a host tier.
         """
         return self._tier_below().backups(limit)
 
@@ -253,8 +254,8 @@ class RadixCache:
     def load(self, match: Match) -> Load:
         """Begin to bring back what `match` found in the host tier only; pins all of it.
 
-        Raises `StaleMatch` if any of the tokens left its tier since, `ValueError` without a host
-        tier.
+        Raises `StaleMatch` if any of the tokens left its tier since, `ValueError` if there are none
+        or no host tier.
         """
         host = self._tier_below()
         device = checks.device_copy(self, match)
@@ -367,11 +368,13 @@ class RadixCache:
     def stats(self) -> Stats:
         """Counters since construction and counts of now."""
         host = self._host
+        # Against the order of counting, so that beside a match no hit is seen without its lookup.
+        host_hits, hits = self._host_hit_tokens, self._hit_tokens
         return Stats(
-            lookups=self._lookups,
             lookup_tokens=self._lookup_tokens,
-            hit_tokens=self._hit_tokens,
-            host_hit_tokens=self._host_hit_tokens,
+            lookups=self._lookups,
+            hit_tokens=hits,
+            host_hit_tokens=host_hits,
             inserted_tokens=self._inserted_tokens,
             declined_tokens=self._declined_tokens,
             evicted_tokens=self._evicted_tokens[Tier.DEVICE],
