@@ -83,6 +83,23 @@ class KVPool:
         return self._layers[0][0].device
 
     @property
+    def fingerprint(self) -> str:
+        """The form of what `read` gives: pools of one fingerprint can write each other's bytes."""
+        heads, dim = self._layers[0][0].shape[1:]
+        return f"kv {self.dtype} layers={self.num_layers} heads={heads} dim={dim}"
+
+    def read(self, slots: torch.Tensor, layer: int) -> torch.Tensor:
+        """K and V of some slots as bytes, uint8 [n, bytes of a token in one layer]; a copy."""
+        k, v = self._layers[layer]
+        return torch.cat((k[slots].flatten(1), v[slots].flatten(1)), 1).view(torch.uint8)
+
+    def write(self, slots: torch.Tensor, layer: int, data: torch.Tensor) -> None:
+        """Put bytes that `read` gave into slots; `data` is uint8 [n, bytes], on the device."""
+        k, v = self._layers[layer]
+        both = data.view(self.dtype).view(len(slots), 2, *k.shape[1:])
+        k[slots], v[slots] = both[:, 0], both[:, 1]
+
+    @property
     def nbytes(self) -> int:
         """Bytes reserved for all layers, touched or not."""
         k = self._layers[0][0]
