@@ -124,7 +124,9 @@ def play(system: System, workload: Workload, sample: int | None, clock: str) -> 
 
     With `sample`, of each tenth of a long drain only so many evictions (and what comes between
     them) are played and timed; then one untimed call evicts as many tokens as the tenth had left.
-    As each tenth has the same number, the mean time of an eviction stands for that of all of them.
+    As each tenth has as many evictions, the mean time of those played stands for that of all. It is
+    up to a tenth too long where an eviction costs more the more leaves there are, since each tenth
+    is played where it begins.
     """
     player = _Player(system, workload.capacity, CLOCKS[clock])
     played, evictions = player.played, 0

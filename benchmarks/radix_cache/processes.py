@@ -35,14 +35,17 @@ class Worker:
     def __init__(self, name: str, python: Path) -> None:
         self.name = name
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            [python, "-m", "benchmarks.radix_cache.worker", name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": path},
-        )
+        try:
+            self._process = subprocess.Popen(
+                [python, "-m", "benchmarks.radix_cache.worker", name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": path},
+            )
+        except OSError as error:
+            raise SystemFailed(f"{name} could not begin: {error}") from error
 
     def ask(self, **question: Any) -> dict[str, Any]:
         """The answer of the worker; raises `SystemFailed` if it ended instead."""
