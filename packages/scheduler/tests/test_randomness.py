@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
-from phloem.scheduler.randomness import draw_seed, uniform
+from phloem.scheduler.randomness import draw_seeds, uniform
 
 
 def numbers(seed, n):
@@ -39,7 +41,8 @@ def test_neighbouring_seeds_and_positions_are_unrelated():
 
 
 def test_drawn_seeds_differ_and_follow_from_the_base():
-    drawn = [draw_seed(9, i) for i in range(1000)]
+    drawn = list(islice(draw_seeds(9), 1000))
     assert len(set(drawn)) == 1000
-    assert drawn == [draw_seed(9, i) for i in range(1000)]
-    assert draw_seed(10, 0) != draw_seed(9, 0)
+    assert drawn == list(islice(draw_seeds(9), 1000))
+    assert drawn[:2] == [int(uniform(np.array([9]), np.array([i]))[0] * 2**53) for i in (1, 2)]
+    assert next(draw_seeds(10)) != drawn[0]

@@ -292,22 +292,23 @@ class PageAllocator:
         return pages
 
     def _give(self, pages: Slots) -> None:
-        foreign = pages[(pages < 1) | (pages > self._num_pages)]
-        if len(foreign):
+        if len(pages) and (pages.min() < 1 or pages.max() > self._num_pages):
+            foreign = pages[(pages < 1) | (pages > self._num_pages)]
             raise OwnershipError(
                 f"slots {self._named(foreign)} are not of this allocator: "
                 f"its slots are {self._page_size} to {self.num_slots - 1}"
             )
+        index = pages.astype(np.intp)  # once here, not in each of the operations below
         # A page that is named twice is seen last at another index than its first one's.
         order = np.arange(len(pages), dtype=np.int32)
-        self._seen_at[pages] = order
-        twice = pages[~self._in_use[pages] | (self._seen_at[pages] != order)]
-        if len(twice):
+        self._seen_at[index] = order
+        sound = self._in_use[index] & (self._seen_at[index] == order)
+        if not sound.all():
             raise OwnershipError(
-                f"slots {self._named(twice)} are freed twice: an owner gives a slot back once "
-                "and forgets it"
+                f"slots {self._named(pages[~sound])} are freed twice: an owner gives a slot back "
+                "once and forgets it"
             )
-        self._in_use[pages] = False
+        self._in_use[index] = False
         self._stack[self._num_free : self._num_free + len(pages)] = pages[::-1]
         self._num_free += len(pages)
 

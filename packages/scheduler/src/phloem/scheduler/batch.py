@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -118,74 +119,72 @@ def to_worker_batch(
         row_table: int32 [max_rows, max_len], the slot of each position of each row.
         eos_token_ids: suppressed, with a row's own stop ids, below its `min_new_tokens`.
     """
-    if batch.decode is None:
-        return _of_chunks(batch.chunks, table, row_table, eos_token_ids)
-    decodes = _of_decode(batch.decode, table, row_table, eos_token_ids)
-    if not batch.chunks:
-        return decodes
-    chunks = _of_chunks(batch.chunks, table, row_table, eos_token_ids)
-
-    def joined(name: str) -> npt.NDArray[np.int32]:
-        array: npt.NDArray[np.int32]
-        array = np.concatenate((getattr(chunks, name), getattr(decodes, name)))
-        return array
-
-    seq_lens = joined("seq_lens")
-    return ModelWorkerBatch(
-        rows=joined("rows"),
-        query_lens=joined("query_lens"),
-        seq_lens=seq_lens,
-        input_ids=joined("input_ids"),
-        out_slots=joined("out_slots"),
-        samples=batch.samples,
-        sampling=_sampling(
-            table.sampling.batch(batch.rows), seq_lens, enumerate(batch), eos_token_ids
-        ),
-        prompt_logprobs=chunks.prompt_logprobs,
+    chunks, decode = batch.chunks, batch.decode
+    if decode is None:
+        arrays = _of_chunks(chunks, row_table)
+    elif not chunks:
+        arrays = _of_decode(decode, table, row_table)
+    else:
+        pairs = zip(_of_chunks(chunks, row_table), _of_decode(decode, table, row_table))
+        arrays = _Arrays(*map(np.concatenate, pairs))
+    parameters = (
+        table.sampling.batch(batch.rows) if decode is None or chunks else decode.members.sampling
     )
-
-
-def _of_chunks(
-    chunks: Sequence[BatchRow],
-    table: RequestTable,
-    row_table: npt.NDArray[np.int32],
-    eos_token_ids: Sequence[int],
-) -> ModelWorkerBatch:
-    rows = np.array([c.lease.row for c in chunks], np.intp)
-    seq_lens = np.array([c.end for c in chunks], np.int32)
     return ModelWorkerBatch(
-        rows=rows.astype(np.int32),
-        query_lens=np.array([c.query_len for c in chunks], np.int32),
-        seq_lens=seq_lens,
-        input_ids=np.concatenate([_input_ids(c) for c in chunks]),
-        out_slots=np.concatenate([row_table[c.lease.row, c.start : c.end] for c in chunks]),
-        samples=np.array([c.samples for c in chunks], np.bool_),
-        sampling=_sampling(table.sampling.batch(rows), seq_lens, enumerate(chunks), eos_token_ids),
+        *arrays,
+        samples=batch.samples,
+        sampling=_sampling(parameters, arrays.seq_lens, _shaped(batch), eos_token_ids),
         prompt_logprobs=tuple(_prompt_logprobs(chunks)),
     )
 
 
-def _of_decode(
-    decode: Decode,
-    table: RequestTable,
-    row_table: npt.NDArray[np.int32],
-    eos_token_ids: Sequence[int],
-) -> ModelWorkerBatch:
+class _Arrays(NamedTuple):
+    """The first fields of a `ModelWorkerBatch`."""
+
+    rows: Ints
+    query_lens: Ints
+    seq_lens: Ints
+    input_ids: Ints
+    out_slots: Ints
+
+
+def _of_chunks(chunks: Sequence[BatchRow], row_table: npt.NDArray[np.int32]) -> _Arrays:
+    return _Arrays(
+        rows=np.array([c.lease.row for c in chunks], np.int32),
+        query_lens=np.array([c.query_len for c in chunks], np.int32),
+        seq_lens=np.array([c.end for c in chunks], np.int32),
+        input_ids=np.concatenate([_input_ids(c) for c in chunks]),
+        out_slots=np.concatenate([row_table[c.lease.row, c.start : c.end] for c in chunks]),
+    )
+
+
+def _input_ids(row: BatchRow) -> Ints:
+    known = row.request.tokens[row.start : row.end]
+    missing = row.query_len - len(known)
+    if not missing:
+        return known
+    return np.concatenate((known, np.full(missing, RELAYED, np.int32)))
+
+
+def _of_decode(decode: Decode, table: RequestTable, row_table: npt.NDArray[np.int32]) -> _Arrays:
     members, starts = decode.members, decode.starts
-    rows = members.rows
-    input_ids = table.tokens_at(rows, starts)
-    input_ids[starts >= table.num_tokens[rows]] = RELAYED
-    seq_lens = starts + np.int32(1)
-    shaped = ((i, decode.row(i)) for i in members.shaped)
-    return ModelWorkerBatch(
+    input_ids = table.tokens_at(members.rows, starts)
+    input_ids[starts >= table.num_tokens[members.rows]] = RELAYED
+    return _Arrays(
         rows=members.batch_rows,
         query_lens=members.query_lens,
-        seq_lens=seq_lens,
+        seq_lens=starts + np.int32(1),
         input_ids=input_ids,
-        out_slots=row_table[rows, starts],
-        samples=members.samples,
-        sampling=_sampling(members.sampling, seq_lens, shaped, eos_token_ids),
+        out_slots=row_table[members.rows, starts],
     )
+
+
+def _shaped(batch: ScheduleBatch) -> Iterator[tuple[int, BatchRow]]:
+    """The rows whose sampling may differ from step to step, with their indices in the batch."""
+    yield from enumerate(batch.chunks)
+    if batch.decode is not None:
+        for i in batch.decode.members.shaped:
+            yield len(batch.chunks) + i, batch.decode.row(i)
 
 
 def _sampling(
@@ -194,7 +193,7 @@ def _sampling(
     rows: Iterable[tuple[int, BatchRow]],
     eos_token_ids: Sequence[int],
 ) -> SamplingBatch:
-    """The parameters with what differs from step to step; `rows` are those that may have such."""
+    """The parameters, with the positions of this step and what `rows` need beyond that."""
     suppressed: list[tuple[int, Ints]] = []
     histories: list[TokenHistory] = []
     for i, row in rows:
@@ -205,15 +204,9 @@ def _sampling(
             ids = dict.fromkeys((*eos_token_ids, *params.stop_token_ids))
             suppressed.append((i, np.fromiter(ids, np.int32, len(ids))))
         if params.has_penalties:
-            histories.append(
-                TokenHistory(
-                    i,
-                    request.prompt_ids,
-                    # Copied: under overlap the request grows before the step reads this.
-                    request.output_ids.copy(),
-                    pending=request.num_tokens < row.end,
-                )
-            )
+            # Copied: under overlap the request grows before the step reads this.
+            output, pending = request.output_ids.copy(), request.num_tokens < row.end
+            histories.append(TokenHistory(i, request.prompt_ids, output, pending))
     return replace(
         parameters,
         positions=positions,
@@ -234,11 +227,3 @@ def _prompt_logprobs(chunks: Sequence[BatchRow]) -> Iterator[PromptLogprobReques
             yield PromptLogprobRequest(
                 i, first - 1 - row.start, targets, request.params.top_logprobs or 0
             )
-
-
-def _input_ids(row: BatchRow) -> Ints:
-    known = row.request.tokens[row.start : row.end]
-    missing = row.query_len - len(known)
-    if not missing:
-        return known
-    return np.concatenate((known, np.full(missing, RELAYED, np.int32)))

@@ -93,9 +93,12 @@ class PrefillPlanner:
         already: nobody is let in while a prompt is being computed in chunks.
         """
         table = self._table
-        left = np.clip(table.end[rows] - table.length(rows), 0, self._config.clip_max_new_tokens)
+        left = table.end[rows] - table.length(rows)
+        np.maximum(left, 0, out=left)
+        np.minimum(left, self._config.clip_max_new_tokens, out=left)
         # Nobody who ignores the end of text stops early.
-        return float(left @ np.where(table.ignores_eos[rows], 1.0, self._ratio.value))
+        sure = int(left[table.ignores_eos[rows]].sum())
+        return sure + (int(left.sum()) - sure) * self._ratio.value
 
     def _admit(
         self,

@@ -5,12 +5,17 @@ So a request draws the same numbers alone or in any batch, after a retraction an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+
 import numpy as np
 import numpy.typing as npt
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_BLOCK = 256
+"""Seeds that are drawn at a time: one alone costs as much as all of these."""
 
 
 def uniform(
@@ -28,10 +33,12 @@ def uniform(
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def draw_seed(base: int, index: int) -> int:
-    """The seed of the `index`-th request that brought none, from the engine's own `base` seed."""
-    drawn = uniform(np.array([base], np.int64), np.array([index], np.int64))
-    return int(drawn[0] * 2.0**53)
+def draw_seeds(base: int) -> Iterator[int]:
+    """Seeds without end, for requests that bring none, from the engine's own `base` seed."""
+    block = np.arange(_BLOCK, dtype=np.int64)
+    for first in count(1, _BLOCK):
+        drawn = uniform(np.full(_BLOCK, base, np.int64), block + first)
+        yield from (drawn * 2.0**53).astype(np.int64).tolist()
 
 
 def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -23,7 +23,7 @@ from phloem.scheduler.policies import create_policy
 from phloem.scheduler.ports import ModelWorkerBatch, StepResult, StopChecker
 from phloem.scheduler.prefill import PrefillPlanner
 from phloem.scheduler.queue import WaitingQueue
-from phloem.scheduler.randomness import draw_seed
+from phloem.scheduler.randomness import draw_seeds
 from phloem.scheduler.request import FinishReason, Request, Status, TokenLogprob
 from phloem.scheduler.results import RowResult, RowResults
 from phloem.scheduler.sampling import SamplingParams
@@ -59,7 +59,7 @@ class Scheduler:
             manager.rows.max_rows, self.max_total_tokens, config.eos_token_ids
         )
         self._news = News()
-        self._seeds_drawn = 0
+        self._seeds = draw_seeds(config.default_seed)
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
         self._prefill = PrefillPlanner(
             config, manager, self._table, create_policy(config), self._ratio, clock
@@ -120,7 +120,7 @@ class Scheduler:
             prompt_ids=prompt,
             params=params,
             max_new_tokens=max_new_tokens,
-            seed=params.seed if params.seed is not None else self._draw_seed(),
+            seed=next(self._seeds) if params.seed is None else params.seed,
             arrived=self._clock(),
             namespace=namespace,
             stop_matcher=matcher,
@@ -340,7 +340,3 @@ class Scheduler:
             self.manager.peek((), namespace)
         except (TypeError, ValueError) as error:
             raise ValueError(f"namespace {namespace!r} cannot be used: {error}") from error
-
-    def _draw_seed(self) -> int:
-        self._seeds_drawn += 1
-        return draw_seed(self.config.default_seed, self._seeds_drawn)
