@@ -91,32 +91,37 @@ def make_scheduler(
 class Steady:
     """`running` requests that decode, `waiting` more that do not fit."""
 
-    def __init__(self, running: int, waiting: int, steps: int, page_size: int, overlap: bool):
+    def __init__(
+        self, running: int, waiting: int, steps: int, page_size: int, overlap: bool
+    ) -> None:
         new = -(-(steps + 64) // page_size) * page_size
+        # Of different lengths, or all would need a new page at the same step.
+        lengths = [PROMPT - i % 32 for i in range(running)]
+        whole_pages = sum(-(-length // page_size) * page_size for length in lengths)
         rng = np.random.default_rng(0)
-        self.scheduler = make_scheduler(running * (PROMPT + new) + page_size, page_size)
+        self.scheduler = make_scheduler(whole_pages + running * new + page_size, page_size)
         self._in_flight: deque[tuple[ScheduleBatch, ModelWorkerBatch]] = deque()
         self._depth = 1 if overlap else 0
-        self._add(rng, "cached", self.scheduler.manager.capacity // PROMPT, 1)
+        self._add(rng, "cached", [PROMPT] * (self.scheduler.manager.capacity // PROMPT), 1)
         while not self.scheduler.idle:
             self.step()
         # They ignore the end of text, so that all their growth is kept free for them.
-        self._add(rng, "runs", running, new)
-        self._add(rng, "waits", waiting, new)
+        self._add(rng, "runs", lengths, new)
+        self._add(rng, "waits", [PROMPT] * waiting, new)
         while self.scheduler.num_active < running:
             self.step()
         for _ in range(8):
             self.step()
 
-    def _add(self, rng: np.random.Generator, name: str, count: int, new: int) -> None:
-        for i in range(count):
+    def _add(self, rng: np.random.Generator, name: str, lengths: list[int], new: int) -> None:
+        for i, length in enumerate(lengths):
             params = SamplingParams(
                 max_new_tokens=new,
                 temperature=0.7,
                 ignore_eos=True,
                 stop_token_ids=(STOP,),
             )
-            self.scheduler.add(f"{name}{i}", rng.integers(1, VOCAB, PROMPT), params)
+            self.scheduler.add(f"{name}{i}", rng.integers(1, VOCAB, length), params)
 
     def step(self) -> tuple[float, float]:
         """One step: milliseconds of schedule + launch + process, and of reading the news."""
