@@ -16,6 +16,7 @@ from phloem.mem_pool.sizing import capacity_tokens
 from phloem.mem_pool.slots import PageAllocator, SlotAllocator, Slots, TokenAllocator
 from phloem.mem_pool.stored_blocks import StoredBlocks
 from phloem.mem_pool.tier_ports import Store, TieredTree, Transfer
+from phloem.mem_pool.tiers import DeviceOnly, Tiers
 from phloem.mem_pool.tree import (
     InsertResult,
     Namespace,
@@ -29,6 +30,7 @@ from phloem.mem_pool.tree import (
 __all__ = [
     "ArrayTransfer",
     "CacheManager",
+    "DeviceOnly",
     "DiskStats",
     "DiskStore",
     "HostTier",
@@ -48,6 +50,7 @@ __all__ = [
     "StoredBlocks",
     "TierStats",
     "TieredTree",
+    "Tiers",
     "TokenAllocator",
     "TokenIds",
     "Transfer",

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from phloem.mem_pool.slots import SlotAllocator, Slots
 from phloem.mem_pool.stored_blocks import StoredBlocks
 from phloem.mem_pool.tier_ports import (
     HOST,
-    LetGo,
     Ticket,
     TieredKey,
     TieredMatch,
@@ -27,6 +27,7 @@ from phloem.mem_pool.tier_ports import (
     Transfer,
     TreeTransfer,
 )
+from phloem.mem_pool.tiers import Give, Take
 from phloem.mem_pool.tree import TreeHandle
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,7 @@ class HostTier:
         self._clock = clock
         self._copying: deque[_Copying] = deque()
         self._copying_tokens = 0
+        self._evictions = 0
         self._given_up: list[tuple[Ticket, Slots]] = []
         """Copies that nobody waits for any more; until they end, they write to their slots."""
 
@@ -125,18 +127,23 @@ class HostTier:
 
     # Down: from the device to the host, from there to the store.
 
-    def pump(self, wait: float = 0.0) -> None:
+    def pump(self, wait: float = 0.0) -> bool:
         """Take in what was copied, and begin the next copies.
 
         Args:
             wait: seconds to wait at most for the copy that ends next, for who has nothing to do.
+
+        Returns:
+            Whether something was let go of meanwhile.
         """
         self._collect(wait)
         room = self._budget - self._copying_tokens
         if self.health.off or room <= 0:
-            return
+            return False
+        before = self._evictions
         for backup in self.tree.backups(room):
             self._begin(backup)
+        return self._evictions != before
 
     def settle(self) -> None:
         """End what is in flight, whether it is copied or not, so that nothing is pinned by it."""
@@ -221,8 +228,8 @@ class HostTier:
     def match(
         self,
         key: TieredKey,
-        take: Callable[[int], Slots | None],
-        give: Callable[[Slots], None],
+        take: Take,
+        give: Give,
     ) -> TreeHandle:
         """The longest prefix of `key` that is cached anywhere, brought to the device.
 
@@ -244,8 +251,8 @@ class HostTier:
     def _load(
         self,
         match: TieredMatch,
-        take: Callable[[int], Slots | None],
-        give: Callable[[Slots], None],
+        take: Take,
+        give: Give,
     ) -> TreeHandle:
         load = self.tree.load(match)  # from here on, `take` cannot evict what was found
         slots = take(load.length)
@@ -289,9 +296,19 @@ class HostTier:
 
     # The slots of the host.
 
-    def let_go(self, gone: LetGo) -> None:
-        """Free the host slots that the tree let go of beside those of the device."""
+    def forget(self, forget: Callable[[], Iterable[Slots]]) -> Iterable[Slots]:
+        """Have the tree let go of something in both tiers, and free the slots of the host.
+
+        Args:
+            forget: a method of the tree that lets go.
+
+        Returns:
+            The slots of the device.
+        """
+        self.settle()
+        gone: Any = forget()
         self._free(gone.host)
+        return cast("Iterable[Slots]", gone)
 
     def close(self) -> None:
         """Copy what is due, keep it in the store, and end the copying and the store."""
@@ -310,6 +327,7 @@ class HostTier:
         if missing > self.tree.sizes.host.evictable:
             return None
         if missing > 0:
+            self._evictions += 1
             self._free(self.tree.evict(missing, HOST))
         return self.slots.alloc_extend(-1, 0, n)
 

@@ -6,16 +6,19 @@ KV in slots can use it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from phloem.mem_pool.errors import IntegrityError, OwnershipError, shortened
+from phloem.mem_pool.expiry import Expiry
 from phloem.mem_pool.lease import Lease, Rows, Watermarks
 from phloem.mem_pool.report import Report, audit
 from phloem.mem_pool.rows import RowTable
 from phloem.mem_pool.slots import SlotAllocator, Slots
-from phloem.mem_pool.tree import Namespace, PrefixTree, TokenIds, TreeKey
+from phloem.mem_pool.tiers import DeviceOnly, Tiers
+from phloem.mem_pool.tree import Namespace, PrefixTree, TokenIds, TreeHandle, TreeKey
 
 
 class CacheManager:
@@ -31,8 +34,17 @@ class CacheManager:
         checkpoint  valid -> the tree, locked; slots that the tree had already -> free
         trim        reserved -> free
         close       everything that is ours -> free (or the tree); unlock; the row -> free
+        pump        copies between tiers; the tree -> free, where nothing was used for long
 
     One thread uses it at a time.
+
+    Args:
+        tree: shares prefixes.
+        rows: where slots stand.
+        slots: which are free.
+        tiers: what holds KV below the device, over the same tree; None: nothing does.
+        idle_ttl: seconds after which what was not used is forgotten; None: never.
+        clock: seconds, the tree's.
 
     Attributes:
         marks: the watermarks of all leases, by row; to read.
@@ -41,7 +53,16 @@ class CacheManager:
         published: differs once more has been cached: until then `peek` says no more than it did.
     """
 
-    def __init__(self, tree: PrefixTree, rows: RowTable, slots: SlotAllocator) -> None:
+    def __init__(
+        self,
+        tree: PrefixTree,
+        rows: RowTable,
+        slots: SlotAllocator,
+        *,
+        tiers: Tiers | None = None,
+        idle_ttl: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if tree.page_size != slots.page_size:
             raise ValueError(
                 f"the tree has pages of {tree.page_size} tokens and the allocator of "
@@ -50,10 +71,12 @@ class CacheManager:
         self.tree = tree
         self.rows = rows
         self.slots = slots
+        self.tiers: Tiers = DeviceOnly(tree) if tiers is None else tiers
         self.marks = Watermarks(rows.max_rows)
         self.version = 0
         self.published = 0
         self._page_size = slots.page_size
+        self._expiry = None if idle_ttl is None else Expiry(idle_ttl, clock)
         self._open: dict[int, Lease] = {}
         self._is_open = np.zeros(rows.max_rows, np.bool_)
         # The same memory as one run: numpy reaches into it faster than into rows of it.
@@ -88,12 +111,13 @@ class CacheManager:
         self, tokens: TokenIds, namespace: Namespace = (), *, keep_from: int | None = None
     ) -> int:
         """Tokens that `open` would find cached. Changes nothing, refreshes nothing."""
-        return self.tree.peek(self._reusable(tokens, namespace, keep_from))
+        return self.tiers.peek(self._reusable(tokens, namespace, keep_from))
 
     def open(
         self, tokens: TokenIds, namespace: Namespace = (), *, keep_from: int | None = None
     ) -> Lease | None:
-        """Open a lease on a sequence and lock what the tree holds of it.
+        """Open a lease on a sequence and lock what the tree holds of it, having brought to the
+        device what only the tiers below have.
 
         At most `min(len(tokens) - 1, keep_from)` tokens are reused, in whole pages: one token is
         left to compute, because its logits are wanted.
@@ -110,10 +134,10 @@ class CacheManager:
         Raises:
             ValueError: the tokens do not fit into a row.
         """
-        self._check_length(len(tokens))
+        self.rows.check_length(len(tokens))
         if not self.rows.available:
             return None
-        handle = self.tree.match(self._reusable(tokens, namespace, keep_from))
+        handle = self._match(self._reusable(tokens, namespace, keep_from))
         length = handle.length
         lock = self.tree.lock(handle) if length else None
         row = self.rows.alloc()
@@ -139,7 +163,7 @@ class CacheManager:
         """
         self._check_open(lease)
         start = lease.allocated
-        self._check_length(start + n)
+        self.rows.check_length(start + n)
         row = self.rows.table[lease.row]
         if not self._make_room(self.slots.pages_needed(start, n)):
             return False
@@ -166,7 +190,7 @@ class CacheManager:
             return True
         self._check_all_open(rows)
         starts = self.marks.allocated[rows]
-        self._check_length(int(starts.max()) + n)
+        self.rows.check_length(int(starts.max()) + n)
         if not self._make_room(self.slots.pages_needed_by_all(starts, n)):
             return False
         first = rows * self.rows.max_len + starts
@@ -294,16 +318,29 @@ class CacheManager:
             OwnershipError: a lease in that namespace is open.
         """
         self._check_idle([lease for lease in self.open_leases if lease.namespace == namespace])
-        return self._free_all(self.tree.drop(namespace))
+        return self._free_all(self.tiers.forget(lambda: self.tree.drop(namespace)))
 
     def flush(self) -> int:
-        """Forget everything that is cached; returns the tokens freed.
+        """Forget everything that is cached in memory; returns the tokens freed. What a store below
+        has on disk stays there.
 
         Raises:
             OwnershipError: a lease is open.
         """
         self._check_idle(self.open_leases)
-        return self._free_all(self.tree.reset())
+        return self._free_all(self.tiers.forget(self.tree.reset))
+
+    def pump(self, wait: float = 0.0) -> None:
+        """Go on with the copies between tiers, and forget what was not used for long. Call it after
+        each step.
+
+        Args:
+            wait: seconds to wait for a copy, at most, for who has nothing else to do.
+        """
+        if self.tiers.pump(wait):
+            self.version += 1
+        if self._expiry is not None and (before := self._expiry.due()) is not None:
+            self._free_all(self.tiers.forget(lambda: self.tree.evict_idle(before)))
 
     def check(self, strict: bool = True) -> Report:
         """Verify that every slot has exactly one owner and stands in the right rows. O(capacity).
@@ -323,6 +360,20 @@ class CacheManager:
             cap = min(cap, max(keep_from, 0))
         return self.tree.key(tokens[: self._page_floor(cap)], namespace)
 
+    def _match(self, key: TreeKey) -> TreeHandle:
+        """What the device holds of a key, once the tiers below have given what they have."""
+        before = self.tree.sizes.total
+        handle = self.tiers.match(key, self._take, self.slots.free)
+        if self.tree.sizes.total != before:
+            self.version += 1
+            self.published += 1
+        return handle
+
+    def _take(self, n: int) -> Slots | None:
+        if not self._make_room(self.slots.pages_needed(0, n)):
+            return None
+        return self.slots.alloc_extend(-1, 0, n)
+
     def _row_slots(self, lease: Lease, start: int) -> Slots:
         return self.rows.table[lease.row, start : lease.allocated]
 
@@ -331,6 +382,8 @@ class CacheManager:
         missing = pages * self._page_size - self.slots.available
         if missing <= 0:
             return True
+        if missing > self.tree.sizes.evictable:
+            self.tiers.settle()  # what is being copied cannot be evicted
         if missing > self.tree.sizes.evictable:
             return False
         self._free_all(self.tree.evict(missing))
@@ -355,13 +408,6 @@ class CacheManager:
 
     def _page_ceil(self, n: int) -> int:
         return -(-n & -self._page_size)
-
-    def _check_length(self, length: int) -> None:
-        if length > self.rows.max_len:
-            raise ValueError(
-                f"a sequence of {length} tokens does not fit into a row of {self.rows.max_len}: "
-                "shorten it or make the row table with a larger max_len"
-            )
 
     def _check_open(self, lease: Lease) -> None:
         if lease.closed or self._open.get(lease.row) is not lease:

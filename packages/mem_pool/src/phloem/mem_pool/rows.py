@@ -53,6 +53,14 @@ class RowTable:
         """Rows that are free."""
         return len(self._free)
 
+    def check_length(self, length: int) -> None:
+        """Raise `ValueError` if a sequence of `length` tokens does not fit into a row."""
+        if length > self._max_len:
+            raise ValueError(
+                f"a sequence of {length} tokens does not fit into a row of {self._max_len}: "
+                "shorten it or make the row table with a larger max_len"
+            )
+
     def alloc(self) -> int | None:
         """Take the lowest free row and raise its generation; None when all are taken."""
         if not self._free:

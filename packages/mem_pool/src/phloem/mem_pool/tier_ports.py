@@ -6,7 +6,7 @@ Contracts only. `phloem.radix_cache.RadixCache(host_tier=True)` fits `TieredTree
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from phloem.mem_pool.slots import Slots
@@ -71,17 +71,6 @@ class TreeTransfer(Protocol):
         ...
 
 
-class LetGo(Protocol):
-    """Slots that a tree let go: iterates over those of the device."""
-
-    @property
-    def host(self) -> Sequence[Slots]:
-        """Those of the host."""
-        ...
-
-    def __iter__(self) -> Iterator[Slots]: ...
-
-
 class TieredSizes(TreeSizes, Protocol):
     """Tokens on the device, and on the host."""
 
@@ -119,10 +108,6 @@ class TieredTree(PrefixTree, Protocol):
 
     def evict(self, n: int, tier: Any = ...) -> Sequence[Slots]:
         """Let go of `n` or a little more unlocked tokens of a tier."""
-        ...
-
-    def evict_idle(self, before: float) -> LetGo:
-        """Let go of what was last used before a time of the tree's clock."""
         ...
 
     def iter_values(self, tier: Any = ...) -> Iterable[Slots]:

@@ -114,6 +114,10 @@ class PrefixTree(Protocol):
         """Let go of everything in a namespace that is not locked; return the slots."""
         ...
 
+    def evict_idle(self, before: float) -> Sequence[Slots]:
+        """Let go of everything unlocked that was last used before a time of the tree's clock."""
+        ...
+
     def reset(self) -> Sequence[Slots]:
         """Let go of everything and return the slots. Not called while a lock is held."""
         ...
@@ -185,6 +189,10 @@ class NoPrefixTree:
         return ()
 
     def drop(self, namespace: Namespace) -> Sequence[Slots]:
+        """Nothing to let go."""
+        return ()
+
+    def evict_idle(self, before: float) -> Sequence[Slots]:
         """Nothing to let go."""
         return ()
 

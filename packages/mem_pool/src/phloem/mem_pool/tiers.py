@@ -1,0 +1,82 @@
+"""What `CacheManager` asks of the tiers below the device, and the answer where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from phloem.mem_pool.slots import Slots
+from phloem.mem_pool.tree import PrefixTree, TreeHandle, TreeKey
+
+Take = Callable[[int], "Slots | None"]
+"""Fresh device slots for so many tokens, evicting if need be; None: there is no room."""
+Give = Callable[[Slots], None]
+"""Takes device slots back."""
+
+
+class Tiers(Protocol):
+    """Where KV is kept beside the device. `HostTier` is one."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether copies are in flight, so that there is something to pump for."""
+        ...
+
+    def peek(self, key: TreeKey) -> int:
+        """Tokens that `match` would bring. Changes nothing."""
+        ...
+
+    def match(self, key: TreeKey, take: Take, give: Give) -> TreeHandle:
+        """The longest prefix of a key that is cached anywhere, on the device now.
+
+        Less than was found, where there is no room for it or a copy fails.
+        """
+        ...
+
+    def pump(self, wait: float = 0.0) -> bool:
+        """Go on with the copies, waiting for the next one `wait` seconds at most.
+
+        Returns:
+            Whether something was let go of for them.
+        """
+        ...
+
+    def settle(self) -> None:
+        """End what is in flight, copied or not, so that it pins nothing."""
+        ...
+
+    def forget(self, forget: Callable[[], Iterable[Slots]]) -> Iterable[Slots]:
+        """Call a method of the tree that lets go of something in all tiers.
+
+        Returns:
+            The slots of the device; those of other tiers are free.
+        """
+        ...
+
+
+class DeviceOnly:
+    """No tiers below the device: the tree's own answers."""
+
+    busy = False
+
+    def __init__(self, tree: PrefixTree) -> None:
+        self._tree = tree
+
+    def peek(self, key: TreeKey) -> int:
+        """What the tree holds."""
+        return self._tree.peek(key)
+
+    def match(self, key: TreeKey, take: Take, give: Give) -> TreeHandle:
+        """What the tree holds."""
+        return self._tree.match(key)
+
+    def pump(self, wait: float = 0.0) -> bool:
+        """Nothing is copied."""
+        return False
+
+    def settle(self) -> None:
+        """Nothing is in flight."""
+
+    def forget(self, forget: Callable[[], Iterable[Slots]]) -> Iterable[Slots]:
+        """There is one tier."""
+        return forget()
