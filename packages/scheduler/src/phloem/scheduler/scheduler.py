@@ -18,6 +18,7 @@ from phloem.scheduler.batch import BatchRow, Decode, ScheduleBatch, to_worker_ba
 from phloem.scheduler.budget import NewTokenRatio, max_total_tokens
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.decode import DecodePlanner
+from phloem.scheduler.foresight import steady_steps, take_steps
 from phloem.scheduler.news import News, PlainTokens
 from phloem.scheduler.policies import create_policy
 from phloem.scheduler.ports import ModelWorkerBatch, StepResult, StopChecker
@@ -211,6 +212,25 @@ class Scheduler:
         """The news since the last call, in order; read them before the next step."""
         news, self._news = self._news, News()
         return news
+
+    # Simulations go ahead.
+
+    @property
+    def holders(self) -> list[Request]:
+        """Who holds memory, in order of admission."""
+        return self._table.requests(self._table.held)
+
+    def steady_steps(self, limit: int) -> int:
+        """How many of the next steps, at most `limit`, are alike: decodes of all `holders`, if
+        nobody comes and no token ends an output.
+        """
+        return 0 if len(self._waiting) else steady_steps(self._table, self.manager, limit)
+
+    def take_steps(self, steps: int, tokens: npt.NDArray[np.int32]) -> None:
+        """What `steps` steady steps do that give token `tokens[i]` to the i-th of `holders` each;
+        there are no news of them.
+        """
+        take_steps(self._table, self.manager, self._ratio, steps, tokens)
 
     # Inside.
 
