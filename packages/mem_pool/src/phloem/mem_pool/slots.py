@@ -176,7 +176,7 @@ class PageAllocator:
         if self._page_size == 1:
             return len(lengths) * n
         if n == 1:
-            return int(np.count_nonzero((lengths & (self._page_size - 1)) == 0))
+            return int(np.count_nonzero(self._on_page(lengths)))
         return int(self._new_pages(lengths, n).sum())
 
     def alloc_extend_all(self, last_slots: Slots, lengths: Counts, n: int) -> Slots | None:
@@ -192,6 +192,10 @@ class PageAllocator:
         offsets: Slots = np.arange(n, dtype=np.int32)
         slots: Slots = np.add.outer(last_slots + 1, offsets)
         if not num_pages:
+            return slots
+        if n == 1:
+            fresh = self._on_page(lengths)
+            slots[fresh, 0] = self._take(num_pages) << self._shift
             return slots
         # A token's page among the new ones of its sequence; below 0, it is in the last one still.
         positions: Counts = np.add.outer(lengths, offsets)
@@ -248,15 +252,19 @@ class PageAllocator:
 
     def _check_all_last(self, last_slots: Slots, lengths: Counts) -> None:
         """`_check_last` of every sequence that has a partial page."""
-        mask = self._page_size - 1
         pages = last_slots >> self._shift
-        sound = (last_slots & mask) == ((lengths - 1) & mask)
-        sound &= (pages >= 1) & (pages <= self._num_pages)
-        sound &= self._in_use[np.where(sound, pages, 0)]
-        sound |= (lengths & mask) == 0
+        sound = self._on_page(last_slots + 1 - lengths)
+        sound &= pages <= self._num_pages
+        sound &= self._in_use.take(pages, mode="clip")  # page 0 is never in use
+        sound |= self._on_page(lengths)
         if not sound.all():
             i = int(np.argmin(sound))
             self._check_last(int(last_slots[i]), int(lengths[i]))
+
+    def _on_page(self, numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which of these are multiples of the page."""
+        multiples: npt.NDArray[np.bool_] = (numbers & (self._page_size - 1)) == 0
+        return multiples
 
     def _new_pages(self, lengths: Counts, n: int) -> Counts:
         return self._pages_of_length(lengths + n) - self._pages_of_length(lengths)
