@@ -39,6 +39,8 @@ class NodeHashes(NamedTuple):
 class EventLog(Observer):
     """Records events; costs O(tokens) hashing for an insert, and O(block_size) for the rest."""
 
+    hears_of_copies = True
+
     def __init__(self, options: int | EventOptions, page_size: int) -> None:
         if isinstance(options, int):
             options = EventOptions(options)

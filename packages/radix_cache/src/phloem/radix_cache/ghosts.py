@@ -162,7 +162,7 @@ class Ghosts(Observer):
     def _remember(self, holder: Node | Top, position: int, data: bytes, gone: Node) -> None:
         """Hang a ghost of `data` at a position; it takes over the ghosts of `gone` behind that."""
         end = position + len(data) // TOKEN_BYTES
-        ghost = _only_continuation(gone, position, end)
+        ghost = None if gone.ghosts is None else _only_continuation(gone, position, end)
         if ghost is None:
             ghost = Ghost(data, end, 0.0)
             if gone.ghosts is not None:
@@ -171,9 +171,9 @@ class Ghosts(Observer):
             # A leaf that is evicted bit by bit stays one ghost, however small the bits.
             self._take_down(ghost)
             ghost.parts.append(data)
+            self._order.move_to_end(ghost)
         ghost.evicted = self._clock()
         self._order[ghost] = None
-        self._order.move_to_end(ghost)
         self._tokens += len(data) // TOKEN_BYTES
         self._hang(holder, position, ghost)
         while len(self._order) > self._limit or self._tokens > self._token_limit:

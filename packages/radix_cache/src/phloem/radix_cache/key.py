@@ -39,7 +39,8 @@ class Key:
     namespace: Namespace
 
     def __init__(self, tokens: Sequence[TokenId], namespace: Namespace = ()) -> None:
-        _check_namespace(namespace)
+        if namespace != ():
+            _check_namespace(namespace)
         self.data = _pack(tokens)
         self.namespace = namespace
 

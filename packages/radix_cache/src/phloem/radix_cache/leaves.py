@@ -64,11 +64,11 @@ class LeafIndex:
 
     def first(self) -> Copy | None:
         """The leaf that goes first, of those that `expire` left where they are."""
-        for home in (self._entries, self._retained):
-            if home:
-                entry: IndexEntry = home[0]
-                return entry[2]
-        return None
+        home = self._entries or self._retained
+        if not home:
+            return None
+        entry: IndexEntry = home[0]
+        return entry[2]
 
     def expire(self, now: float) -> None:
         """Move the leaves whose retention has ended by `now` to where their rank says."""

@@ -5,10 +5,11 @@ Owns the copies and their counts; it neither shapes the tree nor decides when so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, cast
 
+from .key import TOKEN_BYTES
 from .leaves import LeafIndex
 from .node import Copy, Node
 from .policy import EvictionPolicy
@@ -88,12 +89,13 @@ class Ledger:
         here = copy
         while (parent := here.parent) is not None:
             if not here.locks:
-                gained += here.node.length
+                gained += len(here.node.data)
                 if here.entry is not None:
                     self.leaves.discard(here)
             here.locks += 1
             here = parent
         if gained:
+            gained //= TOKEN_BYTES
             evictable, protected = self.counts
             self.counts = (evictable - gained, protected + gained)
 
@@ -104,11 +106,12 @@ class Ledger:
         while (parent := here.parent) is not None:
             here.locks -= 1
             if not here.locks:
-                lost += here.node.length
+                lost += len(here.node.data)
                 if not here.children:
                     self.leaves.add(here)
             here = parent
         if lost:
+            lost //= TOKEN_BYTES
             evictable, protected = self.counts
             self.counts = (evictable + lost, protected - lost)
 
@@ -125,14 +128,6 @@ class Ledger:
     def values(self, copy: Copy, start: int = 0) -> Any:
         """The values of the tokens from `start` to the end of `copy`, joined."""
         return self.adapter.join([each.values for each in self.path(copy, start)])
-
-    def evictable_leaves(self, now: float) -> Iterator[Copy]:
-        """The leaf that goes first, again and again until nothing is evictable."""
-        # At each turn: a parent that joins may bring a retention that has ended long ago.
-        self.leaves.expire(now)
-        while (copy := self.leaves.first()) is not None:
-            yield copy
-            self.leaves.expire(now)
 
     def _shift(self, gained: int) -> None:
         evictable, protected = self.counts

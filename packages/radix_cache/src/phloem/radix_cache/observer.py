@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from .key import Namespace
 from .node import Node, Root
 from .tier import Tier
@@ -9,6 +11,9 @@ from .tier import Tier
 
 class Observer:
     """Told of every change, right after it, in the writing thread; does nothing by itself."""
+
+    hears_of_copies: ClassVar[bool] = False
+    """Whether to call `gained` and `losing`, which cost each eviction a call."""
 
     def gained(self, node: Node, tier: Tier) -> None:
         """`node` has a copy in `tier` now. Its parents are linked; it may not be found yet."""

@@ -33,6 +33,7 @@ class Structure:
         self.page_bytes = page_size * TOKEN_BYTES
         self.policy = policy
         self.observers = observers
+        self._tier_observers = tuple(each for each in observers if each.hears_of_copies)
         self.roots: dict[Namespace, Root] = {}
         self.nodes = 0
         self.floor: Any = 0.0
@@ -139,7 +140,7 @@ class Structure:
     def add_copy(self, ledger: Ledger, node: Node, values: Any) -> None:
         """Give a node a copy in one more tier."""
         ledger.add(node, values)
-        for observer in self.observers:
+        for observer in self._tier_observers:
             observer.gained(node, ledger.tier)
 
     def adopt(
@@ -165,23 +166,24 @@ class Structure:
     def evict(self, ledger: Ledger, n: int, now: float) -> tuple[list[Any], int]:
         """Let go of `n` tokens of a tier in whole pages; the value segments, and the tokens."""
         gone: list[Any] = []
-        freed = 0
-        if n <= 0:
-            return gone, freed
-        for copy in ledger.evictable_leaves(now):
-            if ledger is self.device:
+        freed, page = 0, self.page_size
+        leaves, on_device = ledger.leaves, ledger is self.device
+        while freed < n:
+            # At each turn: a parent that joined may bring a retention that has ended long ago.
+            leaves.expire(now)
+            if (copy := leaves.first()) is None:
+                break
+            if on_device:
                 assert copy.entry is not None, f"{copy} is in the index without an entry"
                 self.floor = copy.entry[0]
-            node = copy.node
-            take = -(-(n - freed) // self.page_size) * self.page_size
-            if take < node.length:
-                gone.append(self._shorten(ledger, copy, node.length - take))
+            length = copy.node.length
+            take = -(-(n - freed) // page) * page
+            if take < length:
+                gone.append(self._shorten(ledger, copy, length - take))
             else:
-                take = node.length
+                take = length
                 gone.append(self._remove(ledger, copy))
             freed += take
-            if freed >= n:
-                break
         return gone, freed
 
     def prune(
@@ -211,12 +213,13 @@ class Structure:
 
     def clear(self) -> tuple[list[list[Any]], list[int]]:
         """`prune` of all roots, when nothing is locked; observers are told once."""
-        observers, self.observers = self.observers, ()
+        told = self.observers, self._tier_observers
+        self.observers = self._tier_observers = ()
         try:
             return self.prune(self.roots.values())
         finally:
-            self.observers = observers
-            for observer in observers:
+            self.observers, self._tier_observers = told
+            for observer in self.observers:
                 observer.cleared()
 
     def _refresh(self, node: Node) -> None:
@@ -245,7 +248,7 @@ class Structure:
     def _remove(self, ledger: Ledger, copy: Copy, evicted: bool = True) -> Any:
         """Let one copy go, and its node with the last; returns the values."""
         node = copy.node
-        for observer in self.observers:
+        for observer in self._tier_observers:
             observer.losing(node, ledger.tier)
         gone = ledger.remove(copy)
         if node.device is None and node.host is None:
