@@ -1,4 +1,4 @@
-"""What `phloem bench serving` does: makes a plan of its options, runs it, reports.
+"""What `phloem bench serving` and `fit` do: make a plan of the options, run it, report.
 
 Owns what the options mean; the command line and the table are `phloem.server.cli.bench`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Any
 
 from phloem.server.bench.client import LoadClient, Target
 from phloem.server.bench.figures import Figures
+from phloem.server.bench.fitting import Fit, Observation, fit
+from phloem.server.bench.probes import ProbePlan, Prober
 from phloem.server.bench.runner import Progress, run_all, warm_up
 from phloem.server.bench.workloads import Encode, TextMaker, Workload, build
 from phloem.server.openai_wire import api_base
@@ -66,6 +68,32 @@ async def measure(plan: Plan, progress: Progress) -> dict[str, list[Figures]]:
     async with LoadClient.open(plan.target, plan.make.encode) as client:
         await warm_up(client, plan.make)
         return await run_all(client, plan.workloads, progress)
+
+
+async def measure_cost(
+    *,
+    base_url: str,
+    api_key: str | None,
+    model: str,
+    tokenizer: str | None,
+    longest: int,
+    at_once: int,
+    reps: int,
+    chunk: int,
+    progress: Callable[[Observation], None],
+) -> Fit:
+    """Probe a server and fit the simulator's cost model to it.
+
+    Raises:
+        ValueError: the tokenizer is not to be had, or no use.
+        RuntimeError: the server does not answer as it must.
+    """
+    make = TextMaker(_encode(tokenizer or model), secrets.randbits(32))
+    target = Target(api_base(base_url), model, api_key)
+    async with LoadClient.open(target, make.encode) as client:
+        await warm_up(client, make)
+        prober = Prober(client, make, ProbePlan(longest, at_once, reps, chunk))
+        return fit(await prober.run(progress))
 
 
 def report(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from phloem.server.cli.session import status_console
 
 if TYPE_CHECKING:
     from phloem.server.bench.figures import Figures
+    from phloem.server.bench.fitting import Fit, Observation
     from phloem.server.bench.runner import Progress
 
 _COLUMNS = {
@@ -123,6 +125,87 @@ def serving(base_url: str, output: IO[str] | None, **options: Any) -> None:
     problems = [f"{name}: {f.first_error}" for name, f in middle.items() if f.first_error]
     if problems:
         raise click.ClickException("requests failed: " + "; ".join(problems))
+
+
+@command.command("fit")
+@click.option(
+    "--base-url",
+    metavar="URL",
+    default="http://127.0.0.1:30000",
+    show_default=True,
+    help="The server, Phloem's or any with the OpenAI API that counts cached tokens.",
+)
+@click.option("--start", metavar="MODEL", help="Start a server with this model, and probe that.")
+@click.option("--api-key", envvar="OPENAI_API_KEY", help="For a server that wants one.")
+@click.option("--model", help="What the API calls the model.  [default: the first it serves]")
+@click.option(
+    "--tokenizer",
+    metavar="NAME|PATH",
+    help="The model's: a known name, a model folder or a tokenizer.json.  [default: the model]",
+)
+@click.option(
+    "--longest", type=click.IntRange(128), default=1024, show_default=True, help="Prompt."
+)
+@click.option(
+    "--at-once", type=click.IntRange(1), default=16, show_default=True, help="Most that decode."
+)
+@click.option("--reps", type=click.IntRange(1), default=3, show_default=True, help="Of each probe.")
+@click.option(
+    "--chunk",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="The server's --chunked-prefill-size.",
+)
+@click.option(
+    "--json",
+    "output",
+    type=click.File("w", encoding="utf-8", lazy=True),
+    help="Where the cost model goes, for the simulator's --cost-model; - for standard output.",
+)
+def fit(base_url: str, start: str | None, output: IO[str] | None, **options: Any) -> None:
+    """Fit the simulator's cost model to a server that has nothing else to do.
+
+    Sends short probes, a minute of them on a CPU, and shows how well the model explains each. Then
+    `python -m phloem.scheduler simulate TRACE --cost-model FILE` simulates that server.
+    """
+    try:
+        from phloem.server.bench.serving import measure_cost
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}: pip install 'phloem-server[bench]'") from error
+    # Imported here: help needs none of it.
+    from phloem.server.background import running_server
+    from phloem.server.config import ServerArgs
+
+    console = status_console()
+
+    def progress(seen: Observation) -> None:
+        console.print(f"{seen.probe}: {seen.seconds * 1e3:.2f} ms", style="dim", markup=False)
+
+    try:
+        with ExitStack() as stack, usage_errors():
+            if start is not None:
+                args = ServerArgs(model=start, chunked_prefill_size=options["chunk"])
+                base_url = stack.enter_context(running_server(args)).url
+                options["tokenizer"] = options["tokenizer"] or start
+            options["model"] = options["model"] or _served_model(base_url, options["api_key"])
+            fitted = asyncio.run(measure_cost(base_url=base_url, progress=progress, **options))
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from error
+    console.print(_fit_table(fitted), markup=False)
+    if output is not None:
+        output.write(json.dumps(fitted.as_dict(), indent=2) + "\n")
+
+
+def _fit_table(fitted: Fit) -> str:
+    """The coefficients, and what they say of each probe."""
+    model = [f"  {name:<15} {value:.4g} s" for name, value in fitted.cost_model.as_dict().items()]
+    probes = [
+        f"  {seen.probe:<24} {seen.seconds * 1e3:8.2f} ms  {error:+.1%}"
+        for seen, error in zip(fitted.observations, fitted.errors, strict=True)
+    ]
+    head = f"\nmedians, and the model's errors: {fitted.mean_error:.1%} on average"
+    return "\n".join(["", "cost model", *model, head, *probes])
 
 
 def _served_model(base_url: str, api_key: str | None) -> str:
