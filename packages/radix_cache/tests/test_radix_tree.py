@@ -392,7 +392,7 @@ def test_render_shows_the_tree(cache):
 def test_the_integrity_check_sees_what_is_wrong(cache):
     done = put(cache, range(8))
     done.node.device.locks = 1
-    with pytest.raises(IntegrityError, match="locks=1 .* stands in the index"):
+    with pytest.raises(IntegrityError, match=r"locks=1 .* stands in the index"):
         cache.check_integrity()
     done.node.device.locks = 0
     done.node.last_access = 3.0
