@@ -5,6 +5,7 @@ The tree decides what is kept; the caller owns the memory that the values name. 
 """
 
 from .errors import CacheInUse, IntegrityError, LockReleased, StaleMatch
+from .explain import Explanation, Neighbour, Reason
 from .handles import (
     Backup,
     Gone,
@@ -43,6 +44,7 @@ __all__ = [
     "Copy",
     "CostAware",
     "EvictionPolicy",
+    "Explanation",
     "Fifo",
     "Filo",
     "Gone",
@@ -58,10 +60,12 @@ __all__ = [
     "Match",
     "Mru",
     "Namespace",
+    "Neighbour",
     "Node",
     "Priority",
     "RadixCache",
     "Rank",
+    "Reason",
     "SegmentedLru",
     "SequenceValues",
     "Sizes",
