@@ -127,8 +127,8 @@ class Prober:
             raise RuntimeError(
                 f"probe {probe!r}: the tokens came too much at once to be told apart"
             )
-        prompt = statistics.mean(answer.prompt_tokens or 0 for answer in answers)
-        context = at_once * (prompt + _DECODED / 2)
+        before = statistics.mean(answer.prompt_tokens or 0 for answer in answers)
+        context = at_once * (before + _DECODED / 2)
         return Observation(probe, seconds, Work(1, decode_row=at_once, decode_context=context))
 
     async def _ask_all(self, prompts: list[str]) -> tuple[list[Answer], list[list[float]]]:
