@@ -27,6 +27,15 @@ class LateTransfer(ArrayTransfer):
         self.waiting.append((ticket, copy))
         return ticket
 
+    def loads_wait(self):
+        """Whether a load was asked for and is not made."""
+        return any(ticket.get("load") for ticket, _ in self.waiting)
+
+    def up_to_the_last_load(self):
+        """How many copies to make so that no load waits."""
+        loads = [i for i, (ticket, _) in enumerate(self.waiting) if ticket.get("load")]
+        return loads[-1] + 1 if loads else 0
+
     def run(self, n=None):
         """Make the next `n` copies, or all."""
         while self.waiting and not self.dead and n != 0:
@@ -55,7 +64,9 @@ class LateTransfer(ArrayTransfer):
         return ticket["state"] == "done"
 
     def load(self, host_slots, device_slots):
-        self._enqueue("load", {}, lambda: ArrayTransfer.load(self, host_slots, device_slots))
+        self._enqueue(
+            "load", {"load": True}, lambda: ArrayTransfer.load(self, host_slots, device_slots)
+        )
 
     def read(self, host_slots, then):
         self._enqueue("read", {}, lambda: ArrayTransfer.read(self, host_slots, then))

@@ -109,8 +109,6 @@ class HostTier:
         self._copying: deque[_Copying] = deque()
         self._copying_tokens = 0
         self._evictions = 0
-        self._given_up: list[tuple[Ticket, Slots]] = []
-        """Copies that nobody waits for any more; until they end, they write to their slots."""
 
     @property
     def busy(self) -> bool:
@@ -119,7 +117,7 @@ class HostTier:
 
     def copying_slots(self) -> list[Slots]:
         """The host slots that copies in flight write to."""
-        return [each.host_slots for each in self._copying] + [slots for _, slots in self._given_up]
+        return [each.host_slots for each in self._copying]
 
     def peek(self, key: TieredKey) -> int:
         """Tokens that `match` would bring, the store aside. Changes nothing."""
@@ -168,7 +166,6 @@ class HostTier:
 
     def _collect(self, wait: float) -> None:
         """Take in the copies that have ended: in the order in which they began, as they do."""
-        self._given_up = [each for each in self._given_up if not self._has_ended(*each)]
         while self._copying:
             first = self._copying[0]
             try:
@@ -206,22 +203,11 @@ class HostTier:
             self.stored.save(key, start, self.tree.resident(key, HOST))
 
     def _give_up(self, copying: _Copying) -> None:
+        """Its slots are free at once: who gets them has them filled after this copy, if at all."""
         self._copying_tokens -= copying.backup.length
         self.stats.given_up += copying.backup.length
         self.tree.cancel(copying.backup)
-        ended = copying.ticket, copying.host_slots
-        if not self._has_ended(*ended):
-            self._given_up.append(ended)
-
-    def _has_ended(self, ticket: Ticket, host_slots: Slots) -> bool:
-        """Whether a copy that was given up has ended; frees its slots then."""
-        try:
-            if not self._transfer.done(ticket):
-                return False
-        except Exception as error:  # as above; nobody is missing it
-            log.debug("a copy that was given up failed: %s", error)
-        self.slots.free(host_slots)
-        return True
+        self.slots.free(copying.host_slots)
 
     # Up: from the store to the host, from there to the device.
 
@@ -280,13 +266,14 @@ class HostTier:
         if len(key) // block * block <= known:
             return
         held = len(self.tree.resident(key, HOST))
-        room = self.slots.available + self.tree.sizes.host.evictable
-        end = min(stored.find(key, held), (held + room) // block * block)
+        # The prefix that this goes on from stays: `held` tokens of what could be evicted.
+        room = max(self.slots.available + self.tree.sizes.host.evictable, held)
+        end = min(stored.find(key, held), room // block * block)
         fresh = self._take(end - held) if end > known else None
         if fresh is None:
             return
         slots = np.concatenate((self.tree.resident(key, HOST), fresh))
-        # Making room may have cost the very prefix that this goes on from.
+        # If it was not used for longest of all, making room has cost a part of it.
         reached = stored.read(key, held, slots) if len(slots) == end else held
         self.slots.free(fresh[reached - held :])
         if reached > held:
