@@ -46,6 +46,19 @@ def test_what_can_never_fit_is_an_error_and_the_small_ones_behind_it_run(
     assert [len(ended.token_ids) for ended in out.values()] == [5] * 5
 
 
+def test_a_cached_prefix_is_not_counted_as_memory_that_could_be_had(harness, never_ends):
+    h = harness(capacity=100, script=never_ends)
+    h.add("warm", [1] * 61, max_new_tokens=1)
+    h.run()
+    h.add("runs", [2] * 20, max_new_tokens=10, ignore_eos=True)
+    h.step()
+    # It needs 22 tokens beside the 61 that it shares; 19 are free, of which 9 are kept.
+    late = h.add("late", [*[1] * 61, 3], max_new_tokens=20)
+    h.step()
+    assert late.status is Status.WAITING
+    assert h.run()["late"].last.cached_tokens == 61
+
+
 def test_a_waiting_head_that_is_aborted_lets_in_those_behind_it(harness, never_ends):
     h = harness(capacity=120, script=never_ends)
     h.add("first", [1] * 40, max_new_tokens=20)

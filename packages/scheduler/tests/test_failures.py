@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from phloem.scheduler import ScriptedRowError
+import numpy as np
+
+from phloem.scheduler import ScriptedRowError, StepResult
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 
@@ -100,3 +102,17 @@ def test_output_before_a_failed_row_is_not_published(harness, overlap, never_end
     out = h.run()["a"]
     assert (len(out.token_ids), out.finish_reason.status_code) == (4, 500)
     assert h.manager.tree.sizes.total == len(PROMPT)
+
+
+def test_a_token_of_a_row_that_failed_is_not_taken(harness, never_ends):
+    h = harness(script=never_ends)
+    for rid in ("good", "bad"):
+        h.add(rid, PROMPT, max_new_tokens=12)
+    h.step()
+    batch = h.scheduler.schedule()
+    counts = h.scheduler.launch(batch).query_lens
+    tokens = np.array([7, 8], np.int32)
+    h.scheduler.process(batch, StepResult(tokens, counts, row_errors={1: "not finite"}))
+    news = {o.rid: (o.token_ids, o.finish_reason) for o in h.scheduler.take_outputs()}
+    assert news["good"] == ((7,), None)
+    assert (news["bad"][0], news["bad"][1].message) == ((), "not finite")
