@@ -126,6 +126,36 @@ class ManagerMachine(RuleBasedStateMachine):
         self.content[cache.rows.table[lease.row, start : start + n]] = GARBAGE
 
     @precondition(has_lease)
+    @rule(chosen=st.lists(st.integers(0, 4), min_size=1, unique=True), n=st.integers(1, 20))
+    def extend_many(self, chosen, n):
+        """All or none, as if each was extended alone."""
+        cache = self.cache
+        leases = [cache.open_leases[i] for i in chosen if i < len(cache.open_leases)]
+        leases = [lease for lease in leases if lease.allocated + n <= MAX_LEN]
+        before, starts = cache.check(), [lease.allocated for lease in leases]
+        pages = sum(cache.slots.pages_needed(start, n) for start in starts)
+        fits = pages * self.page <= cache.available
+        assert cache.extend_rows(np.array([lease.row for lease in leases], np.intp), n) == fits
+        assert [lease.allocated for lease in leases] == [start + n * fits for start in starts]
+        if not fits:
+            assert cache.check() == before
+            return
+        for lease, start in zip(leases, starts, strict=True):
+            self.content[cache.rows.table[lease.row, start : start + n]] = GARBAGE
+
+    @precondition(has_lease)
+    @rule(token=st.integers(0, 1))
+    def decode_all(self, token):
+        """One more token of everybody who has room reserved, as a decode step commits them."""
+        leases = [each for each in self.cache.open_leases if each.committed < each.allocated]
+        for lease in leases:
+            position, tokens = lease.committed, self.tokens[lease]
+            tokens.extend([token] * (position + 1 - len(tokens)))
+            slot = self.cache.rows.table[lease.row, position]
+            self.content[slot] = history(lease.namespace, tokens[: position + 1])[-1]
+        self.cache.commit_rows(np.array([lease.row for lease in leases], np.intp))
+
+    @precondition(has_lease)
     @rule(index=st.integers(0, 4), n=st.integers(0, 40), token=st.integers(0, 1))
     def commit(self, index, n, token):
         lease = self.lease(index)

@@ -67,18 +67,25 @@ def test_random_traffic(harness, output_alone, any_script):
             own=st.lists(st.integers(1, 5), min_size=1, max_size=12),
             max_new=st.integers(0, 30),
             ignore_eos=st.booleans(),
+            stop_ids=st.sampled_from([(), (), (7,), tuple(range(30, 42))]),
             namespace=st.sampled_from([(), ("a",)]),
+            crowd=st.sampled_from([1, 1, 1, 8]),
         )
-        def arrive(self, stem, shared, own, max_new, ignore_eos, namespace):
+        def arrive(self, stem, shared, own, max_new, ignore_eos, stop_ids, namespace, crowd):
+            for twin in range(crowd):
+                prompt = [stem] * shared + [*own, *[1] * (twin // 2)]
+                self.arrived(prompt, namespace, max_new, ignore_eos, stop_ids)
+
+        def arrived(self, prompt, namespace, max_new, ignore_eos, stop_ids):
             rid = f"r{len(self.h.outputs)}"
-            prompt = [stem] * shared + own
+            params = {"ignore_eos": ignore_eos, "stop_token_ids": stop_ids}
             try:
-                self.h.add(rid, prompt, namespace, max_new_tokens=max_new, ignore_eos=ignore_eos)
+                self.h.add(rid, prompt, namespace, max_new_tokens=max_new, **params)
             except ValueError:
                 page = self.h.manager.page_size
                 assert len(prompt) + max_new > min(100, self.h.manager.capacity - 2 * page + 1)
                 return
-            self.accepted[rid] = (prompt, max_new, ignore_eos)
+            self.accepted[rid] = (prompt, max_new, ignore_eos, stop_ids)
 
         @rule(steps=st.integers(1, 12))
         def go_on(self, steps):
@@ -121,10 +128,10 @@ def test_random_traffic(harness, output_alone, any_script):
             self.heal()
             self.fail_next = False
             outputs = self.h.run()
-            for rid, (prompt, max_new, ignore_eos) in self.accepted.items():
+            for rid, (prompt, max_new, ignore_eos, stop_ids) in self.accepted.items():
                 got = outputs[rid]
                 assert got.finish_reason is not None, f"{rid} never ended"
-                expected = output_alone(prompt, max_new, ignore_eos=ignore_eos)
+                expected = output_alone(prompt, max_new, ignore_eos=ignore_eos, stop_ids=stop_ids)
                 if rid in self.aborted:
                     assert got.finish_reason.type == "abort"
                 if rid in self.aborted | self.failed:
