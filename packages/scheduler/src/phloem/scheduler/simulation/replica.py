@@ -46,7 +46,7 @@ class Replica:
     def __init__(self, setup: Setup, context_len: int, every_step: bool = False) -> None:
         config = setup.scheduler_config(context_len, VOCAB_SIZE, (END_OF_TEXT,))
         # The tree tells by its clock what was used first, so no two uses may have one time.
-        tree = RadixCache(setup.page_size, values="numpy", clock=count().__next__)
+        tree = RadixCache(setup.page_size, values="numpy", clock=count().__next__, ghosts=0)
         self.manager = CacheManager(
             tree,
             RowTable(config.max_running_requests, context_len),
