@@ -2,8 +2,8 @@
 
 `NormalLoop` does one step after the other. `OverlapLoop` takes a step's result in while the next
 step runs, so that scheduling costs no model time. Both are driven one `step()` at a time, by tests
-as by servers, and give the same output. Neither waits, sleeps or reads a clock: who drives them
-does.
+as by servers, and give the same output. Neither sleeps or reads a clock: who drives them does. They
+wait for steps, and for a moment at most for a copy between cache tiers if there is nothing else.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from phloem.scheduler.batch import ScheduleBatch
 from phloem.scheduler.news import News
 from phloem.scheduler.ports import Runner, Step
 from phloem.scheduler.scheduler import Scheduler
+
+_COPY_WAIT = 0.005
+"""Seconds to wait at once for a copy between tiers; a request that comes meanwhile waits too."""
 
 
 class EventLoop(Protocol):
@@ -28,7 +31,7 @@ class EventLoop(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether a step would do nothing: no requests and nothing in flight."""
+        """Whether a step would do nothing: no requests, nothing in flight, no copies to finish."""
         ...
 
 
@@ -42,7 +45,7 @@ class NormalLoop:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        return self.scheduler.idle
+        return self.scheduler.idle and not self.scheduler.manager.tiers.busy
 
     def step(self) -> News:
         """One whole step of the model, if there is something to run."""
@@ -51,6 +54,7 @@ class NormalLoop:
             _process(
                 self.scheduler, self._runner, batch, _launch(self.scheduler, self._runner, batch)
             )
+        self.scheduler.manager.pump(_COPY_WAIT if batch is None else 0.0)
         return self.scheduler.take_outputs()
 
 
@@ -70,7 +74,7 @@ class OverlapLoop:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        return self.scheduler.idle and not self._in_flight
+        return self.scheduler.idle and not self._in_flight and not self.scheduler.manager.tiers.busy
 
     def step(self) -> News:
         """Launch the next step, then take in the result of the one before it."""
@@ -81,6 +85,7 @@ class OverlapLoop:
         # need it.
         if len(self._in_flight) > 1 or (batch is None and self._in_flight):
             _process(self.scheduler, self._runner, *self._in_flight.popleft())
+        self.scheduler.manager.pump(0.0 if batch is not None or self._in_flight else _COPY_WAIT)
         return self.scheduler.take_outputs()
 
 

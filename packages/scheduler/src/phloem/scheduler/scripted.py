@@ -87,8 +87,9 @@ class ScriptedRunner:
         self._row_table = row_table
         self._script = script
         self._vocab_size = vocab_size
-        self._tokens = np.full(num_slots, -1, np.int32)
-        self._positions = np.full(num_slots, -1, np.int32)
+        self.kv = np.full((num_slots, 2), -1, np.int32)
+        """The pretended KV cache: token and position of each slot."""
+        self._tokens, self._positions = self.kv.T
         self._relay = np.full(len(row_table), -1, np.int32)
         self._queue: deque[_Step] = deque()
         self.steps: list[ModelWorkerBatch] = []
