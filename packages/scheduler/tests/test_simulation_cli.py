@@ -91,6 +91,11 @@ def test_requests_can_be_let_arrive_faster(simulator, tmp_path):
     assert durations[1] < durations[0] / 3
 
 
+def test_switches_are_compared_by_their_names(simulator):
+    lines = simulator("simulate", "w4", "--mixed", "on,off")[1].splitlines()
+    assert [line.split("  ")[0] for line in lines[-2:]] == ["mixed on", "mixed off"]
+
+
 def test_all_policies_can_be_asked_for(simulator):
     code, out, _ = simulator("simulate", "w4", "--policy", "all")
     assert code == 0
@@ -104,6 +109,7 @@ def test_all_policies_can_be_asked_for(simulator):
         (["simulate", "no-such.jsonl"], "there is no trace 'no-such.jsonl'"),
         (["simulate", "w4", "--policy", "best"], "'best' is unknown"),
         (["simulate", "w4", "--router", "best"], "'best' is unknown"),
+        (["simulate", "w4", "--mixed", "yes"], "'yes' is unknown"),
         (["simulate", "w4", "--pool", "lots"], "'lots' is no size"),
         (["simulate", "w4", "--pool", "0"], "'0' is no size"),
         (["simulate", "w4", "--speed", "0"], "'0' is no factor"),

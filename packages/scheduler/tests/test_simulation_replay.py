@@ -76,7 +76,7 @@ SETUPS = st.fixed_dictionaries(
         "max_running": st.sampled_from([2, 8]),
         "replicas": st.sampled_from([1, 3]),
         "router": st.sampled_from(router_names()),
-        "more": st.sampled_from([{}, {"enable_mixed_chunk": True}]),
+        "mixed": st.booleans(),
     }
 )
 

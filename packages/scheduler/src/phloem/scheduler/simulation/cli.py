@@ -22,7 +22,7 @@ from phloem.scheduler.simulation.fleet import simulate
 from phloem.scheduler.simulation.plot import chart
 from phloem.scheduler.simulation.report import as_json, settings, table
 from phloem.scheduler.simulation.routers import router_names
-from phloem.scheduler.simulation.setup import all_setups, label, varied
+from phloem.scheduler.simulation.setup import AXES, all_setups, label, varied
 from phloem.scheduler.simulation.trace import Trace, read_trace, write_trace
 
 _UNITS = {"k": 2**10, "m": 2**20}
@@ -42,8 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _simulate(options: argparse.Namespace) -> None:
     trace = _faster(_load(options.trace), options.speed)
-    given = ("policy", "pool", "chunk", "page", "running", "replicas", "router")
-    axes = {axis: getattr(options, axis) for axis in given}
+    axes = {axis: getattr(options, axis) for axis in AXES}
     setups = all_setups(axes, load_cost_model(options.cost_model), dict(options.set))
     swept = list(varied(setups)) or ["policy"]
     outcomes = []
@@ -128,6 +127,13 @@ def _add_simulate(command: argparse.ArgumentParser) -> None:
         metavar="SIZES",
         help="prompt tokens computed in one step; -1: whole prompts (2048)",
     )
+    add(
+        "--mixed",
+        type=_switches,
+        default="off",
+        metavar="on|off|on,off",
+        help="whether running requests decode in the steps that compute prompts (off)",
+    )
     add("--page", type=_sizes, default="1", metavar="SIZES", help="page sizes (1)")
     add("--running", type=_sizes, default="256", metavar="COUNTS", help="requests at once (256)")
     add("--replicas", type=_sizes, default="1", metavar="COUNTS", help="engines, all alike (1)")
@@ -173,6 +179,10 @@ def _size(text: str) -> int:
 
 def _chunks(text: str) -> list[int | None]:
     return [None if part == "-1" else _size(part) for part in text.split(",")]
+
+
+def _switches(text: str) -> list[bool]:
+    return [name == "on" for name in _names(text, ("off", "on"))]
 
 
 def _policies(text: str) -> list[str]:

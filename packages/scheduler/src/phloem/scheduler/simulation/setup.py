@@ -30,6 +30,8 @@ class Setup:
     """Tokens that the KV cache of each replica holds."""
     chunk: int | None = 2048
     """Tokens of a prompt computed in one step; None: whole prompts."""
+    mixed: bool = False
+    """Whether running requests decode in the steps that compute prompts."""
     page_size: int = 1
     max_running: int = 256
     replicas: int = 1
@@ -66,6 +68,7 @@ class Setup:
             max_running_requests=self.max_running,
             chunked_prefill_size=self.chunk,
             schedule_policy=self.policy,
+            enable_mixed_chunk=self.mixed,
             **self.more,
         )
 
@@ -76,7 +79,7 @@ class Setup:
 
 _OWN = {
     *("context_len", "vocab_size", "eos_token_ids"),
-    *("max_running_requests", "chunked_prefill_size", "schedule_policy"),
+    *("max_running_requests", "chunked_prefill_size", "enable_mixed_chunk", "schedule_policy"),
 }
 _MORE = {each.name for each in dataclasses.fields(SchedulerConfig)} - _OWN
 
@@ -84,6 +87,7 @@ AXES = {
     "policy": "policy",
     "pool": "pool_tokens",
     "chunk": "chunk",
+    "mixed": "mixed",
     "page": "page_size",
     "running": "max_running",
     "replicas": "replicas",
@@ -127,6 +131,8 @@ def shown(value: Any) -> str:
     """A value of an axis in few letters: 65536 is "64Ki"."""
     if value is None:
         return "whole"
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if isinstance(value, int):
         for letter, unit in (("Mi", 2**20), ("Ki", 2**10)):
             if value >= unit and value % unit == 0:
