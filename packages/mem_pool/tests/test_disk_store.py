@@ -82,6 +82,15 @@ def test_a_block_that_is_there_is_not_written_again(open_store):
     assert store.stats.written == 1
 
 
+def test_a_block_is_replaced_where_that_is_asked_for(open_store):
+    store = open_store()
+    put(store, (1, b"one"))
+    store.put(name_of(1), b"another", replace=True)
+    store.flush()
+    assert store.get(name_of(1)) == b"another"
+    assert len(files(store)) == 1
+
+
 @pytest.mark.parametrize(
     "damage",
     [

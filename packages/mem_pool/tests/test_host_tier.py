@@ -254,14 +254,39 @@ class TestStore:
         rig.tier.close()
         return rig
 
-    def test_another_process_has_what_one_computed_in_whole_blocks(self, store):
+    def test_another_process_has_what_one_computed(self, store):
         self.computed(store)
         assert store.closed
         rig = Rig(store=store)
         assert rig.tier.peek(Key(range(200))) == 0
-        assert rig.match(range(200)) == 3 * BLOCK
-        assert rig.tier.stats.restored == 3 * BLOCK
+        assert rig.match(range(200)) == 200
+        assert rig.tier.stats.restored == 200
         assert rig.match([*range(100), *range(50)]) == 100
+
+    @pytest.mark.parametrize("page", [1, 4])
+    def test_of_the_last_block_as_many_pages_come_as_are_shared(self, store, page):
+        self.computed(store, range(3 * BLOCK + 20), page=page)
+        for asked in (3 * BLOCK + 17, 3 * BLOCK + 20, 3 * BLOCK + 30):
+            shared = min(asked, 3 * BLOCK + 20) // page * page
+            assert Rig(store=store, page=page).match(range(asked)) == shared
+        other = [*range(3 * BLOCK + 9), *range(50)]
+        assert Rig(store=store, page=page).match(other) == (3 * BLOCK + 9) // page * page
+
+    def test_of_ends_that_begin_alike_the_last_one_is_kept(self, store):
+        self.computed(store, [*range(70), 1, 2, 3])
+        self.computed(store, [*range(70), 4, 5, 6])
+        assert Rig(store=store).match([*range(70), 1, 2, 3]) == 70
+        assert Rig(store=store).match([*range(70), 4, 5, 6]) == 73
+
+    def test_what_is_shorter_than_a_block_comes_back(self, store):
+        self.computed(store, range(40))
+        assert Rig(store=store).match(range(40)) == 40
+
+    def test_an_end_that_is_damaged_is_a_miss(self, store):
+        self.computed(store, range(70))
+        for name in store.blocks:
+            store.blocks[name] = store.blocks[name][:-1]
+        assert Rig(store=store).match(range(70)) == 0
 
     @pytest.mark.parametrize("page", [1, 16, 128])
     def test_with_pages(self, store, page):
@@ -273,22 +298,22 @@ class TestStore:
         for end in (40, 100, 130):
             rig.put(range(end))
             rig.pump()
-        assert Rig(store=store).match(range(200)) == 2 * BLOCK
+        assert Rig(store=store).match(range(200)) == 130
 
     def test_other_models_and_namespaces_do_not_share(self, store):
         self.computed(store, namespace=("salt",))
         assert Rig(store=store).match(range(200)) == 0
         assert Rig(store=store).match(range(200), ("other",)) == 0
         assert Rig(store=store, fingerprint="n").match(range(200), ("salt",)) == 0
-        assert Rig(store=store).match(range(200), ("salt",)) == 3 * BLOCK
+        assert Rig(store=store).match(range(200), ("salt",)) == 200
 
     def test_what_the_tree_has_is_not_read_again(self, store):
         self.computed(store)
         rig = Rig(store=store)
         rig.put(range(100))
-        assert rig.match(range(200)) == 3 * BLOCK
+        assert rig.match(range(200)) == 200
         store.refuse = {"get"}
-        assert rig.match(range(200)) == 3 * BLOCK
+        assert rig.match(range(200)) == 200
         assert rig.tier.stored.health.failures == 0
 
     def test_what_the_host_holds_in_part_is_gone_on_from_there(self, store):
@@ -297,8 +322,8 @@ class TestStore:
         rig.put(range(100))
         rig.pump()
         rig.evict(50)
-        assert rig.match(range(200)) == 3 * BLOCK
-        assert rig.tier.stats.restored == 3 * BLOCK - 100
+        assert rig.match(range(200)) == 200
+        assert rig.tier.stats.restored == 100
 
     def test_a_block_that_is_lost_or_of_another_size_ends_it(self, store):
         self.computed(store, range(4 * BLOCK))
@@ -361,7 +386,7 @@ class TestStore:
     def test_a_block_goes_on_from_the_token_where_the_tree_ends(self, store):
         self.computed(store, range(3 * BLOCK))
         rig = Rig(store=store)
-        for end in (10, BLOCK, BLOCK + 1, 2 * BLOCK + 50):
+        for end in (10, BLOCK, BLOCK + 1, BLOCK + 50):
             rig.put(range(end))
             rig.pump()
             rig.evict(end // 2)

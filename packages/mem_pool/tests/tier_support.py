@@ -106,9 +106,9 @@ class MemoryStore:
         self._may("get")
         return None if name in self.lost else self.blocks.get(name)
 
-    def put(self, name, data):
+    def put(self, name, data, *, replace=False):
         self._may("put")
-        if not self.full:
+        if not self.full and (replace or name not in self.blocks):
             self.blocks[name] = data
 
     def close(self):

@@ -8,31 +8,46 @@ and all tokens from the first one on.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from phloem.mem_pool.tree import Namespace
 
 BLOCK_TOKENS = 64
 """Tokens of a block, unless a page has more."""
+TOKEN_BYTES = 4
+
+Tokens = npt.NDArray[np.int32]
 
 
-def block_names(fingerprint: str, namespace: Namespace, tokens: Any, block: int) -> list[bytes]:
-    """The name of each whole block of `tokens`: 32 bytes, SHA-256 over the name before it and the
-    block's tokens as little-endian int32; the first one's predecessor stands for the rest.
+def chain(fingerprint: str, namespace: Namespace, tokens: Tokens, block: int) -> list[bytes]:
+    """What stands for the tokens up to each border of a block, 32 bytes each; the first one for
+    none. The name of a block is what stands for the tokens up to its end.
+
+    SHA-256 over the one before it and the block's tokens as little-endian int32.
 
     Raises:
         TypeError: the namespace has parts that are not equal in every process.
     """
-    seed = f"{block}:{len(fingerprint)}:{fingerprint}".encode() + _encoded(namespace)
-    name = hashlib.sha256(seed).digest()
-    data = np.asarray(tokens).astype("<i4", copy=False).tobytes()
-    names = []
-    for end in range(block * 4, len(data) + 1, block * 4):
-        name = hashlib.sha256(name + data[end - block * 4 : end]).digest()
-        names.append(name)
-    return names
+    start = f"{block}:{len(fingerprint)}:{fingerprint}".encode() + _encoded(namespace)
+    links = [hashlib.sha256(start).digest()]
+    data = _packed(tokens)
+    size = block * TOKEN_BYTES
+    for end in range(size, len(data) + 1, size):
+        links.append(hashlib.sha256(links[-1] + data[end - size : end]).digest())
+    return links
+
+
+def tail_name(link: bytes, first_page: Tokens) -> bytes:
+    """The name of what goes on from a border of a block and ends before the next one. Its first
+    page tells it apart; what follows stands in it.
+    """
+    return hashlib.sha256(link + b"tail" + _packed(first_page)).digest()
+
+
+def _packed(tokens: Tokens) -> bytes:
+    return tokens.astype("<i4", copy=False).tobytes()
 
 
 def _encoded(part: object) -> bytes:

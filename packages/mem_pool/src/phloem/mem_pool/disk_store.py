@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from phloem.mem_pool.block_file import HEADER_BYTES, content, header
 from phloem.mem_pool.tier_ports import Bytes
@@ -53,6 +54,14 @@ class DiskStats:
     evicted: int = 0
 
 
+class _Waiting(NamedTuple):
+    """A block to write."""
+
+    name: bytes
+    data: Bytes
+    replace: bool
+
+
 class DiskStore:
     """Blocks as files `xx/name.kv`, at most so many bytes of them; the one unused longest goes.
 
@@ -86,7 +95,7 @@ class DiskStore:
         self._clock = clock
         self._serial = itertools.count()
         self._corrupt: set[bytes] = set()
-        self._queue: deque[tuple[bytes, Bytes]] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._queued_bytes = 0
         self._stored_bytes = 0
         self._tidy_at = capacity
@@ -133,14 +142,14 @@ class DiskStore:
         self.stats.hits += 1
         return data
 
-    def put(self, name: bytes, data: Bytes) -> None:
+    def put(self, name: bytes, data: Bytes, *, replace: bool = False) -> None:
         """Have a block written soon; dropped, and counted, if too much is waiting already."""
         with self._changed:
             full = self._queued_bytes + len(data) > self._queue_bytes
             if full or self._closing or self._clock() < self._rest_until:
                 self.stats.dropped += 1
                 return
-            self._queue.append((name, data))
+            self._queue.append(_Waiting(name, data, replace))
             self._queued_bytes += len(data)
             self._changed.notify_all()
 
@@ -168,17 +177,19 @@ class DiskStore:
                 if block is None and self._closing:
                     return
             if block is not None:
-                self._write(*block)
+                self._write(block)
                 with self._changed:
-                    self._queued_bytes -= len(block[1])
+                    self._queued_bytes -= len(block.data)
                     self._changed.notify_all()
             if block is None or self._stored_bytes > self._tidy_at:
                 self._tidy()
 
-    def _write(self, name: bytes, data: Bytes) -> None:
+    def _write(self, block: _Waiting) -> None:
+        name, data = block.name, block.data
         size = HEADER_BYTES + len(data)
         path = self._path(name)
-        if size > self.capacity or (self._is_there(path) and name not in self._corrupt):
+        known = self._is_there(path) and name not in self._corrupt and not block.replace
+        if known or size > self.capacity:
             return
         temporary = self._temporary(path.parent)
         try:

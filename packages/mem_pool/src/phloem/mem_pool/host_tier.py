@@ -260,15 +260,16 @@ class HostTier:
         return brought
 
     def _restore(self, stored: StoredBlocks, key: TieredKey) -> None:
-        """Bring into the host tier what the store has beyond what the tree holds."""
-        block = stored.block
+        """Bring into the host tier what the store has beyond what the tree holds, if it may be a
+        block or more.
+        """
         known = self.tree.peek(key, HOST)
-        if len(key) // block * block <= known:
+        if len(key) - known < min(stored.block, len(key)):
             return
         held = len(self.tree.resident(key, HOST))
         # The prefix that this goes on from stays: `held` tokens of what could be evicted.
         room = max(self.slots.available + self.tree.sizes.host.evictable, held)
-        end = min(stored.find(key, held), room // block * block)
+        end = min(stored.find(key, held), room // self.slots.page_size * self.slots.page_size)
         fresh = self._take(end - held) if end > known else None
         if fresh is None:
             return

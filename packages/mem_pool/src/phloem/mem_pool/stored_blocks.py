@@ -1,20 +1,28 @@
-"""What of a key is in a store: whole blocks of its KV, saved from the host's slots and read back.
+"""What of a key is in a store: blocks of its KV, saved from the host's slots and read back.
 
-Owns the names of the blocks and the store's health. The slots are the `HostTier`'s.
+Owns the names and the form of what is stored, and the store's health. The slots are the
+`HostTier`'s.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from phloem.mem_pool.blocks import BLOCK_TOKENS, block_names
+import numpy as np
+
+from phloem.mem_pool.blocks import BLOCK_TOKENS, TOKEN_BYTES, Tokens, chain, tail_name
 from phloem.mem_pool.health import Health
 from phloem.mem_pool.slots import Slots
-from phloem.mem_pool.tier_ports import Store, TieredKey, Transfer
+from phloem.mem_pool.tier_ports import Bytes, Store, TieredKey, Transfer
 
 
 class StoredBlocks:
     """A `Store` of blocks, asked by keys. Whatever it raises is a miss.
+
+    Where a sequence ends inside a block, that end is stored too: a tail, with its tokens, since who
+    asks for it may share only its beginning. Of tails that begin with the same page, the last one
+    is kept.
 
     Args:
         store: keeps the blocks.
@@ -30,61 +38,71 @@ class StoredBlocks:
             )
         self.block = max(BLOCK_TOKENS, page_size)
         self.health = Health("the store of the prefix cache")
+        self._page_size = page_size
         self._store = store
         self._transfer = transfer
         self._fingerprint = fingerprint
 
     def save(self, key: TieredKey, start: int, slots: Slots) -> None:
-        """Have the blocks stored that end in the tokens from `start` on.
+        """Have stored what ends in the tokens from `start` on.
 
         Args:
-            key: the tokens.
+            key: the tokens, whole pages of them.
             start: tokens that were looked after before.
-            slots: the host's slots of the key, from its first token on.
+            slots: int32 [len(key)], the host's slots of the key.
         """
         block = self.block
         try:
-            names = self._names(key)
-            for i in range(start // block, min(len(names), len(slots) // block)):
-                if not self._store.find(names[i : i + 1]):
-                    self._transfer.read(
-                        slots[i * block : (i + 1) * block], partial(self._store.put, names[i])
-                    )
+            tokens, links = self._links(key)
+            for i in range(start // block, len(links) - 1):
+                if not self._store.find(links[i + 1 : i + 2]):
+                    put = partial(self._store.put, links[i + 1])
+                    self._transfer.read(slots[i * block : (i + 1) * block], put)
+            tail = tokens[(len(links) - 1) * block :]
+            if len(tail):
+                put = partial(self._put_tail, self._tail_name(links[-1], tail), tail)
+                self._transfer.read(slots[-len(tail) :], put)
         except Exception as error:  # whatever a store raises, only what it has may be missing
             self.health.failed(error)
 
     def find(self, key: TieredKey, held: int) -> int:
-        """How many tokens of a key could be held, of which `held` are now."""
+        """How many tokens of a key could be held at most, of which `held` are now."""
         first = held // self.block
         try:
-            found = self._store.find(self._names(key)[first:])
+            tokens, links = self._links(key)
+            whole = first + self._store.find(links[first + 1 :])
+            end = whole * self.block
+            rest = tokens[end:]
+            if len(rest) and self._store.find([self._tail_name(links[whole], rest)]):
+                end = min(end + self.block, len(tokens))
         except Exception as error:  # as above
             self.health.failed(error)
             return held
-        return max((first + found) * self.block, held)
+        return max(end, held)
 
     def read(self, key: TieredKey, held: int, slots: Slots) -> int:
-        """Fill slots with blocks.
+        """Fill slots with what is stored.
 
         Args:
             key: the tokens.
             held: tokens whose slots are filled.
-            slots: the host's slots of the key, up to the end of a block.
+            slots: int32 [n], the host's slots of the key's first n tokens.
 
         Returns:
-            How many tokens have filled slots now.
+            How many tokens have filled slots now, in whole pages.
         """
-        block, width = self.block, self._transfer.bytes_per_token
-        reached = held
+        block, reached = self.block, held
         try:
-            names = self._names(key)
-            for i in range(held // block, len(slots) // block):
-                data = self._store.get(names[i])
-                if data is None or len(data) != block * width:
+            tokens, links = self._links(key)
+            whole = held // block
+            while (whole + 1) * block <= len(slots):
+                data = self._block(links[whole + 1])
+                if data is None:
                     break
-                rest = memoryview(data)[(reached - i * block) * width :]
-                self._transfer.write(slots[reached : (i + 1) * block], rest)
-                reached = (i + 1) * block
+                reached = self._fill(slots[: (whole + 1) * block], reached, data)
+                whole += 1
+            data = self._tail(links[whole], tokens[whole * block : len(slots)])
+            reached = self._fill(slots[: whole * block + self._count(data)], reached, data)
         except Exception as error:  # as above
             self.health.failed(error)
         else:
@@ -95,5 +113,45 @@ class StoredBlocks:
         """End the store."""
         self._store.close()
 
-    def _names(self, key: TieredKey) -> list[bytes]:
-        return block_names(self._fingerprint, key.namespace, key.tokens(), self.block)
+    def _links(self, key: TieredKey) -> tuple[Tokens, list[bytes]]:
+        tokens = np.asarray(key.tokens(), np.int32)
+        return tokens, chain(self._fingerprint, key.namespace, tokens, self.block)
+
+    def _tail_name(self, link: bytes, tail: Tokens) -> bytes:
+        return tail_name(link, tail[: self._page_size])
+
+    def _put_tail(self, name: bytes, tokens: Tokens, data: Bytes) -> None:
+        parts: Sequence[Bytes] = (tokens.astype("<i4").tobytes(), data)
+        self._store.put(name, b"".join(parts), replace=True)
+
+    def _block(self, name: bytes) -> Bytes | None:
+        data = self._store.get(name)
+        return None if data is None or self._count(data) != self.block else data
+
+    def _tail(self, link: bytes, tokens: Tokens) -> Bytes:
+        """The records of the whole pages that a tail has in common with `tokens`."""
+        data = self._store.get(self._tail_name(link, tokens)) if len(tokens) else None
+        width = self._transfer.bytes_per_token
+        if data is None or len(data) % (TOKEN_BYTES + width):
+            return b""
+        count = len(data) // (TOKEN_BYTES + width)
+        own = np.frombuffer(data, "<i4", count)
+        length = min(count, len(tokens))
+        other = np.flatnonzero(own[:length] != tokens[:length])
+        common = int(other[0]) if len(other) else length
+        records = memoryview(data)[count * TOKEN_BYTES :]
+        return records[: common // self._page_size * self._page_size * width]
+
+    def _count(self, data: Bytes) -> int:
+        """Tokens of some records; not whole, hence not right, is 0."""
+        count, rest = divmod(len(data), self._transfer.bytes_per_token)
+        return 0 if rest else count
+
+    def _fill(self, slots: Slots, reached: int, data: Bytes) -> int:
+        """Fill `slots` from `reached` on with the last records of `data`, which end with them."""
+        missing = len(slots) - reached
+        if missing <= 0:
+            return reached
+        width = self._transfer.bytes_per_token
+        self._transfer.write(slots[reached:], memoryview(data)[len(data) - missing * width :])
+        return len(slots)

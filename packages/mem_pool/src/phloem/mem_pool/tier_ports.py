@@ -194,8 +194,11 @@ class Store(Protocol):
         """A block as it was put, verified; None if it is not there, or not as it was put."""
         ...
 
-    def put(self, name: bytes, data: Bytes) -> None:
-        """Take a block, now or later or, when there is no room or too much to do, not at all."""
+    def put(self, name: bytes, data: Bytes, *, replace: bool = False) -> None:
+        """Take a block, now or later or, when there is no room or too much to do, not at all.
+
+        What has the name already is the same, unless `replace` says otherwise. From any thread.
+        """
         ...
 
     def close(self) -> None:
