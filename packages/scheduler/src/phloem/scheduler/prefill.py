@@ -110,6 +110,7 @@ class PrefillPlanner:
         reserved = self._growth(self._table.held)
         if active and self._still_blocked(waiting, reserved):
             return
+        self._blocked = None
         for request in self._in_order(waiting):
             if len(active) >= self._config.max_running_requests:
                 break
