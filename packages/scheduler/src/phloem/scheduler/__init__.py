@@ -6,9 +6,10 @@ batches to a runner). Nothing here imports torch.
 
 from phloem.scheduler.batch import BatchRow, ScheduleBatch
 from phloem.scheduler.config import SchedulerConfig
-from phloem.scheduler.errors import ContextLengthError
+from phloem.scheduler.errors import ContextLengthError, QueueFullError
 from phloem.scheduler.loop import EventLoop, NormalLoop, OverlapLoop, create_loop
 from phloem.scheduler.news import News, PlainTokens
+from phloem.scheduler.pause import PauseMode
 from phloem.scheduler.policies import SchedulePolicy, create_policy, policy_names
 from phloem.scheduler.ports import (
     RELAYED,
@@ -34,7 +35,7 @@ from phloem.scheduler.request import (
 from phloem.scheduler.sampling import SamplingBatch, SamplingParams, TokenHistory
 from phloem.scheduler.scheduler import Scheduler
 from phloem.scheduler.scripted import ScriptedResponses, ScriptedRowError, ScriptedRunner
-from phloem.scheduler.validation import checked_new_tokens, checked_prompt
+from phloem.scheduler.validation import checked_new_tokens, checked_prompt, checked_seconds
 
 __all__ = [
     "RELAYED",
@@ -47,9 +48,11 @@ __all__ = [
     "News",
     "NormalLoop",
     "OverlapLoop",
+    "PauseMode",
     "PlainTokens",
     "PromptLogprobRequest",
     "PromptLogprobs",
+    "QueueFullError",
     "Request",
     "RequestOutput",
     "Runner",
@@ -73,6 +76,7 @@ __all__ = [
     "TopLogprobs",
     "checked_new_tokens",
     "checked_prompt",
+    "checked_seconds",
     "create_loop",
     "create_policy",
     "policy_names",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from phloem.scheduler.validation import checked_seconds
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
@@ -39,6 +41,16 @@ class SchedulerConfig:
     """Under a cache-aware policy each pass of waiting counts as this many matched tokens; 0 is
     unfair.
     """
+    max_queued_requests: int | None = None
+    """New requests that may wait; None: any number. Retracted ones wait beside them."""
+    max_queued_tokens: int | None = None
+    """Tokens that their prompts may have together; None: any number."""
+    request_timeout: float | None = None
+    """Seconds from arrival after which a request ends, unless it names a limit; None: never."""
+    queue_timeout: float | None = None
+    """The same for those that have not been let in yet."""
+    max_retractions: int = 32
+    """A request that would be retracted more often ends instead: it comes to nothing here."""
     default_seed: int = field(default=0)
     """Where the seeds of requests without one are drawn from."""
 
@@ -49,6 +61,12 @@ class SchedulerConfig:
                     f"eos_token_ids has {token}, but the vocabulary has ids 0 to "
                     f"{self.vocab_size - 1}: leave it out"
                 )
+        for name in ("request_timeout", "queue_timeout"):
+            checked_seconds(getattr(self, name), name)
+        for name in ("max_queued_requests", "max_queued_tokens", "max_retractions"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} is {limit}: give 1 or more, or leave it out")
         for name in ("context_len", "vocab_size", "max_running_requests", "max_prefill_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")

@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 
+class QueueFullError(RuntimeError):
+    """No more requests may wait now.
+
+    Attributes:
+        retry_after: seconds after which there may be room.
+    """
+
+    def __init__(self, what: str, retry_after: float) -> None:
+        super().__init__(f"the queue is full: {what}; try again later")
+        self.retry_after = retry_after
+
+
 class ContextLengthError(ValueError):
     """A request that is longer than the engine can ever serve."""
 

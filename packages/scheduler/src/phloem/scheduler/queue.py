@@ -12,6 +12,9 @@ class WaitingQueue:
     """An ordered set of requests with O(1) add, remove and look-up by id.
 
     Attributes:
+        tokens_left: tokens of the prompts that have left it for good so far; who is retracted is
+            not new any more, and is not counted a second time.
+        new_tokens: tokens of the prompts that wait to be let in for the first time.
         version: differs once somebody came or left.
         passes: admission passes so far. A request's own count is the difference to what stood here
             when it came, so that nobody has to be touched in every pass.
@@ -20,6 +23,8 @@ class WaitingQueue:
     def __init__(self) -> None:
         self.version = 0
         self.passes = 0
+        self.new_tokens = 0
+        self.tokens_left = 0
         self._back: OrderedDict[str, Request] = OrderedDict()
         self._new: OrderedDict[str, Request] = OrderedDict()
 
@@ -30,8 +35,14 @@ class WaitingQueue:
         yield from self._back.values()
         yield from self._new.values()
 
+    @property
+    def num_new(self) -> int:
+        """Requests that wait to be let in for the first time."""
+        return len(self._new)
+
     def add(self, request: Request) -> None:
         """At the end."""
+        self.new_tokens += request.num_prompt
         self._new[request.rid] = self._came(request)
 
     def add_first(self, request: Request) -> None:
@@ -45,7 +56,12 @@ class WaitingQueue:
 
     def remove(self, rid: str) -> Request | None:
         """Take a request out; None if it does not wait here."""
-        request = self._new.pop(rid, None) or self._back.pop(rid, None)
+        request = self._new.pop(rid, None)
+        if request is not None:
+            self.new_tokens -= request.num_prompt
+            self.tokens_left += request.num_prompt
+        else:
+            request = self._back.pop(rid, None)
         self.version += request is not None
         return request
 

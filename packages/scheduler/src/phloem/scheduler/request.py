@@ -39,6 +39,8 @@ class FinishReason:
     message: str | None = None
     status_code: int | None = None
     """What an HTTP front end should answer, for "abort" and "error"."""
+    retry_after: float | None = None
+    """Seconds after which trying again may help."""
 
 
 @dataclass(frozen=True, slots=True)

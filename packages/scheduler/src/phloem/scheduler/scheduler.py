@@ -20,17 +20,17 @@ from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.decode import DecodePlanner
 from phloem.scheduler.foresight import steady_steps, take_steps
 from phloem.scheduler.news import News, PlainTokens
+from phloem.scheduler.pause import PauseMode
 from phloem.scheduler.policies import create_policy
 from phloem.scheduler.ports import ModelWorkerBatch, StepResult, StopChecker
 from phloem.scheduler.prefill import PrefillPlanner
 from phloem.scheduler.queue import WaitingQueue
-from phloem.scheduler.randomness import draw_seeds
+from phloem.scheduler.reception import Reception
 from phloem.scheduler.request import FinishReason, Request, Status, TokenLogprob
 from phloem.scheduler.results import RowResult, RowResults
 from phloem.scheduler.sampling import SamplingParams
 from phloem.scheduler.stops import finish_after_token
 from phloem.scheduler.table import FINISHED, RUNNING, Bools, Ints, RequestTable, Rows
-from phloem.scheduler.validation import checked_new_tokens, checked_prompt
 
 
 class Scheduler:
@@ -50,9 +50,12 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.manager = manager
-        self._stop_checker = stop_checker
         self._clock = clock
         self._waiting = WaitingQueue()
+        self._reception = Reception(
+            config, manager, self._waiting, self.max_total_tokens, stop_checker, clock
+        )
+        self._pause: PauseMode | None = None
         # Everybody who holds a lease, in order of admission: a dict, since batch order must be
         # deterministic.
         self._active: dict[str, Request] = {}
@@ -60,7 +63,6 @@ class Scheduler:
             manager.rows.max_rows, self.max_total_tokens, config.eos_token_ids
         )
         self._news = News()
-        self._seeds = draw_seeds(config.default_seed)
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
         self._prefill = PrefillPlanner(
             config, manager, self._table, create_policy(config), self._ratio, clock
@@ -88,49 +90,28 @@ class Scheduler:
         prompt_ids: npt.ArrayLike,
         params: SamplingParams,
         namespace: tuple[object, ...] = (),
+        *,
+        timeout: float | None = None,
+        queue_timeout: float | None = None,
     ) -> Request:
         """Queue a request.
 
+        Args:
+            timeout: seconds from now after which it ends; None: as configured.
+            queue_timeout: the same if it was not let in by then.
+
         Raises:
             ValueError: if the id is in use, the prompt is empty or has ids outside the vocabulary,
-                the namespace is none that the cache takes, or if it could never fit; nothing is
-                queued then.
+                the namespace is none that the cache takes, a limit is no time, or if it could never
+                fit; nothing is queued then.
+            QueueFullError: too many wait; nor is it then.
         """
         if self.has(rid):
             raise ValueError(f"request id {rid!r} is in use: give each request its own")
-        prompt = checked_prompt(prompt_ids, self.config.vocab_size)
-        params.check_vocabulary(self.config.vocab_size)
-        self._check_namespace(namespace)
-        max_new_tokens = checked_new_tokens(
-            len(prompt),
-            params,
-            self.config.context_len,
-            self.manager.capacity,
-            self.max_total_tokens,
-        )
-        if params.stop and self._stop_checker is None:
-            raise ValueError(
-                "stop strings were given, but this scheduler has no StopChecker to turn tokens "
-                "into text: pass one at construction"
-            )
-        matcher = (
-            self._stop_checker.matcher(params.stop) if params.stop and self._stop_checker else None
-        )
-        request = Request(
-            rid=rid,
-            prompt_ids=prompt,
-            params=params,
-            max_new_tokens=max_new_tokens,
-            seed=next(self._seeds) if params.seed is None else params.seed,
-            arrived=self._clock(),
-            namespace=namespace,
-            stop_matcher=matcher,
-        )
         if not self._active and not len(self._waiting):
             # Here and not in `schedule`, which nobody calls while there is nothing to do.
             self._ratio.reset()
-        self._waiting.add(request)
-        return request
+        return self._reception.receive(rid, prompt_ids, params, namespace, timeout, queue_timeout)
 
     def has(self, rid: str) -> bool:
         """Whether a request of this id waits or holds memory."""
@@ -143,6 +124,55 @@ class Scheduler:
             return False
         self._end(request, FinishReason("abort", message="the request was aborted"))
         return True
+
+    def due_in(self) -> float | None:
+        """Seconds until a time limit is over, which the next `schedule` sees to; None: none is.
+
+        Who drives the scheduler waits no longer than that where there is nothing to do.
+        """
+        due = self._reception.deadlines.next
+        return None if due is None else max(due - self._clock(), 0.0)
+
+    # All may be held still, and weights change.
+
+    @property
+    def paused(self) -> PauseMode | None:
+        """How it is held still; None: it is not."""
+        return self._pause
+
+    def pause(self, mode: PauseMode) -> None:
+        """Schedule nothing until `resume`. Steps in flight are processed; requests may come and be
+        aborted. May be called again, in another mode too.
+        """
+        self._pause = mode
+        if mode is PauseMode.ABORT:
+            for request in (*self._waiting, *self._active.values()):
+                self.abort(request.rid)
+
+    def resume(self) -> None:
+        """Go on."""
+        self._pause = None
+
+    @property
+    def weight_version(self) -> str:
+        """The name of the weights that the runner has."""
+        return self._reception.weights.name
+
+    def set_weight_version(self, name: str) -> None:
+        """Say that the runner has other weights now: what was cached before is used no more.
+
+        Requests that hold memory go on over KV of both versions, so nothing of theirs is cached any
+        more; pause with `PauseMode.RETRACT` before to let them start over instead.
+        """
+        weights = self._reception.weights
+        if name == weights.name:
+            return
+        weights.name = name
+        for request in self._active.values():
+            request.publish = False
+        for request in self._waiting:
+            weights.move(request)
+        self._waiting.version += 1
 
     # Batches go out and come back.
 
@@ -158,14 +188,24 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits, nothing holds memory, and no news is left to take."""
-        return not (self._active or len(self._waiting) or self._news)
+        """Whether there is nothing to do: no news is left to take, and nobody waits or holds
+        memory, or they are paused.
+        """
+        if self._news:
+            return False
+        if self._pause is not None:
+            return self._pause is not PauseMode.RETRACT or not self._active
+        return not (self._active or len(self._waiting))
 
     def schedule(self) -> ScheduleBatch | None:
         """The next step, prefill before decode; None if nothing can run now.
 
         None while steps are in flight may also mean that one of them has to be processed first.
         """
+        self._end_overdue()
+        if self._pause is not None:
+            self._hold_still()
+            return None
         # From before the admissions: what is prefilled in this step does not decode in it.
         table = self._table
         held = table.held
@@ -296,7 +336,7 @@ class Scheduler:
         if reason is not None:
             self._end(request, reason, result.token_ids[:taken], logprobs)
             return
-        if row.end <= request.prefill_end:
+        if row.end <= request.prefill_end and request.publish:
             self.manager.checkpoint(row.lease, request.tokens)
         if taken:
             self._news.parts.append(request.report(result.token_ids[:taken], logprobs))
@@ -346,17 +386,42 @@ class Scheduler:
         self._table.release(request, lease)
 
     def _retract(self, request: Request) -> None:
+        """Take a request's memory, because there is too little; it ends if that came too often."""
+        if request.retractions >= self.config.max_retractions:
+            message = (
+                f"the request was retracted {request.retractions} times, because others needed the "
+                "memory: try again later"
+            )
+            seconds = self._reception.limit.retry_after(self._waiting, self._clock())
+            self._end(request, FinishReason("error", None, message, 503, seconds))
+            return
+        self._take_back(request)
+        request.retractions += 1
+
+    def _take_back(self, request: Request) -> None:
         """Take a request's memory; it goes to the front of the queue and keeps its output."""
         self._news.settle()
         self._close(request)
         request.status = Status.WAITING
         request.scheduled = 0
-        request.retractions += 1
+        # What was computed before the weights changed, if they did, is computed anew.
+        self._reception.weights.move(request)
+        request.publish = True
         self._waiting.add_first(request)
 
-    def _check_namespace(self, namespace: tuple[object, ...]) -> None:
-        """Let the cache refuse a namespace now: in the middle of a step it would end them all."""
-        try:
-            self.manager.peek((), namespace)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"namespace {namespace!r} cannot be used: {error}") from error
+    def _hold_still(self) -> None:
+        """Take all memory back, if that is how it is paused, once no step in flight uses it."""
+        held = self._table.held
+        if self._pause is PauseMode.RETRACT and not self._table.in_flight[held].any():
+            for request in reversed(self._table.requests(held)):
+                self._take_back(request)
+
+    def _end_overdue(self) -> None:
+        reception = self._reception
+        due = reception.deadlines.next
+        if due is None or (now := self._clock()) < due:
+            return
+        retry_after = reception.limit.retry_after(self._waiting, now)
+        for request, reason in reception.deadlines.overdue(now, retry_after):
+            self._waiting.remove(request.rid)
+            self._end(request, reason)

@@ -6,6 +6,8 @@ it sends one, so that both refuse with the same sentence.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -61,3 +63,18 @@ def checked_new_tokens(
     if wanted is not None:
         return wanted
     return min(max(DEFAULT_MAX_NEW_TOKENS, least), max_total_tokens - prompt)
+
+
+def checked_seconds(seconds: float | None, name: str) -> float | None:
+    """A time limit that a user gave; None: no limit.
+
+    Raises:
+        ValueError: it is no positive number.
+    """
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise ValueError(f"{name} is {seconds!r}: give a number of seconds")
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{name} is {seconds:g}: give more than 0 seconds, or leave it out")
+    return float(seconds)

@@ -1,0 +1,107 @@
+"""Where requests come in: what a caller asks is checked, and becomes a request or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy.typing as npt
+
+from phloem.mem_pool import CacheManager
+from phloem.scheduler.config import SchedulerConfig
+from phloem.scheduler.deadlines import QUEUE, TOTAL, Deadlines
+from phloem.scheduler.limits import QueueLimit
+from phloem.scheduler.ports import StopChecker, StopMatcher
+from phloem.scheduler.queue import WaitingQueue
+from phloem.scheduler.randomness import draw_seeds
+from phloem.scheduler.request import Request
+from phloem.scheduler.sampling import SamplingParams
+from phloem.scheduler.validation import checked_new_tokens, checked_prompt, checked_seconds
+from phloem.scheduler.weights import Namespace, WeightVersion
+
+
+class Reception:
+    """Puts requests into the queue, with their time limits, or refuses them.
+
+    Attributes:
+        limit: on the queue.
+        deadlines: of the requests that came in.
+        weights: whose version the requests' namespaces have.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        manager: CacheManager,
+        queue: WaitingQueue,
+        max_total_tokens: int,
+        stop_checker: StopChecker | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self.limit = QueueLimit(config.max_queued_requests, config.max_queued_tokens)
+        self.deadlines = Deadlines()
+        self.weights = WeightVersion()
+        self._config = config
+        self._manager = manager
+        self._queue = queue
+        self._max_total_tokens = max_total_tokens
+        self._stop_checker = stop_checker
+        self._clock = clock
+        self._seeds = draw_seeds(config.default_seed)
+
+    def receive(
+        self,
+        rid: str,
+        prompt_ids: npt.ArrayLike,
+        params: SamplingParams,
+        namespace: Namespace,
+        timeout: float | None,
+        queue_timeout: float | None,
+    ) -> Request:
+        """The request, queued; see `Scheduler.add`."""
+        config = self._config
+        prompt = checked_prompt(prompt_ids, config.vocab_size)
+        params.check_vocabulary(config.vocab_size)
+        namespace = self._checked_namespace(namespace)
+        total = checked_seconds(timeout, "timeout") or config.request_timeout
+        queued = checked_seconds(queue_timeout, "queue_timeout") or config.queue_timeout
+        capacity, longest = self._manager.capacity, self._max_total_tokens
+        max_new_tokens = checked_new_tokens(
+            len(prompt), params, config.context_len, capacity, longest
+        )
+        matcher = self._stop_matcher(params)
+        now = self._clock()
+        self.limit.check(self._queue, len(prompt), now)
+        request = Request(
+            rid=rid,
+            prompt_ids=prompt,
+            params=params,
+            max_new_tokens=max_new_tokens,
+            seed=next(self._seeds) if params.seed is None else params.seed,
+            arrived=now,
+            namespace=namespace,
+            stop_matcher=matcher,
+        )
+        self._queue.add(request)
+        for kind, seconds in ((TOTAL, total), (QUEUE, queued)):
+            if seconds is not None:
+                self.deadlines.add(request, kind, seconds)
+        return request
+
+    def _checked_namespace(self, given: Namespace) -> Namespace:
+        """Let the cache refuse a namespace now: in the middle of a step it would end them all."""
+        try:
+            namespace = self.weights.namespace(given)
+            self._manager.peek((), namespace)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"namespace {given!r} cannot be used: {error}") from error
+        return namespace
+
+    def _stop_matcher(self, params: SamplingParams) -> StopMatcher | None:
+        if not params.stop:
+            return None
+        if self._stop_checker is None:
+            raise ValueError(
+                "stop strings were given, but this scheduler has no StopChecker to turn tokens "
+                "into text: pass one at construction"
+            )
+        return self._stop_checker.matcher(params.stop)
