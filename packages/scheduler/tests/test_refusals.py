@@ -85,3 +85,10 @@ def test_what_can_never_fit_is_refused_with_both_lengths(harness):
         h2.add("a", [1] * 70)
     assert h.loop.idle
     assert h2.loop.idle
+
+
+def test_a_pool_too_small_for_anybody_refuses_everybody(harness):
+    h = harness(capacity=16, page_size=16)
+    with pytest.raises(ContextLengthError):
+        h.add("a", [1], max_new_tokens=1)
+    assert h.loop.idle

@@ -70,6 +70,7 @@ class RequestTable:
         self.ignores_eos = np.zeros(max_rows, np.bool_)
         self.watched = np.zeros(max_rows, np.bool_)
         self.shaped = np.zeros(max_rows, np.bool_)
+        max_len = max(max_len, 0)  # below that in a pool so small that it refuses everybody
         self.token_ids = np.zeros((max_rows, max_len), np.int32)
         self.sampling = SamplingRows(max_rows)
         self.epoch = 0
