@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phloem.kernels import AttentionSpec, get_ops
+from phloem.kernels import AttentionSpec, KVTensors, get_ops
 from phloem.kernels.torch_backend import attention
 
 HEADS, GROUPS, DIM, SLOTS, MAX_LEN = 4, 2, 8, 2000, 200
@@ -45,7 +45,7 @@ class Case:
         plan = ops.plan_attention(
             self.table, self.rows[index], self.query_lens[index], self.seq_lens[index], SPEC
         )
-        return plan.run(self.q[torch.from_numpy(tokens)], self.k, self.v)
+        return plan.run(self.q[torch.from_numpy(tokens)], KVTensors(self.k, self.v))
 
     def expected(self):
         out, token = [], 0
@@ -101,13 +101,13 @@ def test_decodes_are_cut_into_groups_that_gather_little(monkeypatch):
     row_bytes = 2 * GROUPS * DIM * 4
     monkeypatch.setattr(attention, "_GATHER_BYTES", 100 * row_bytes)
     gathered = []
-    gather = attention._gather
+    gather = KVTensors.gather
     monkeypatch.setattr(
-        attention, "_gather", lambda c, slots: gathered.append(len(slots)) or gather(c, slots)
+        KVTensors, "gather", lambda kv, s, dtype: gathered.append(len(s)) or gather(kv, s, dtype)
     )
     torch.testing.assert_close(case.run(), whole, rtol=0, atol=1e-5)
     assert max(gathered) <= 100
-    assert sum(gathered) < 2 * (50 + 48 + 47 + 30 + 40 + 40)
+    assert sum(gathered) < (50 + 48 + 47 + 30 + 40 + 40)
 
 
 def test_a_long_chunk_behind_a_prefix_is_masked_in_blocks(monkeypatch):
@@ -123,7 +123,9 @@ def test_the_row_table_is_read_while_planning_only():
     plan = ops.plan_attention(case.table, case.rows, case.query_lens, case.seq_lens, SPEC)
     expected = case.run()
     case.table[:] = SLOTS - 1
-    torch.testing.assert_close(plan.run(case.q, case.k, case.v), expected, rtol=0, atol=0)
+    torch.testing.assert_close(
+        plan.run(case.q, KVTensors(case.k, case.v)), expected, rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize("lengths", [(0, 3), (4, 3)])
@@ -142,5 +144,26 @@ def test_bfloat16_attends_within_its_precision():
     case = Case([(1, 40), (5, 30), (1, 38)])
     spec = AttentionSpec(HEADS, GROUPS, DIM, torch.bfloat16, torch.device("cpu"))
     plan = ops.plan_attention(case.table, case.rows, case.query_lens, case.seq_lens, spec)
-    found = plan.run(case.q.bfloat16(), case.k.bfloat16(), case.v.bfloat16())
+    found = plan.run(case.q.bfloat16(), KVTensors(case.k.bfloat16(), case.v.bfloat16()))
     torch.testing.assert_close(found.float(), case.expected(), rtol=0.05, atol=0.05)
+
+
+def test_the_cache_may_be_of_another_dtype_than_the_queries():
+    case = Case([(1, 40), (5, 30), (1, 38)])
+    plan = ops.plan_attention(case.table, case.rows, case.query_lens, case.seq_lens, SPEC)
+    found = plan.run(case.q, KVTensors(case.k.bfloat16(), case.v.bfloat16()))
+    case.k, case.v = case.k.bfloat16().float(), case.v.bfloat16().float()
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, case.run(), rtol=0, atol=0)
+
+
+def test_values_may_be_narrower_than_keys_and_the_scale_another():
+    """As in multi-head latent attention, where values are a part of the keys."""
+    case = Case([(1, 40), (5, 30), (4, 4), (1, 38)])
+    spec = AttentionSpec(
+        HEADS, GROUPS, DIM, torch.float32, torch.device("cpu"), v_head_dim=3, softmax_scale=0.1
+    )
+    plan = ops.plan_attention(case.table, case.rows, case.query_lens, case.seq_lens, spec)
+    found = plan.run(case.q, KVTensors(case.k, case.v[..., :3].contiguous()))
+    case.q *= 0.1 * DIM**0.5
+    torch.testing.assert_close(found, case.expected()[..., :3], rtol=1e-4, atol=1e-5)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from phloem.kernels import RopeConfig, cos_sin, get_ops, inverse_frequencies
+from phloem.kernels import KVTensors, RopeConfig, cos_sin, get_ops, inverse_frequencies
 from phloem.kernels.torch_backend import linear
 
 ops = get_ops()
@@ -60,13 +60,10 @@ def test_rotary_turns_pairs_by_their_angle_and_stores_k_and_v_at_the_slots(dtype
     qkv = torch.randn(3, heads + 2 * groups, dim).to(dtype)
     q, k, v = qkv.split((heads, groups, groups), dim=1)
     before = q.double().numpy(), k.double().numpy(), v.clone()
-    k_cache, v_cache = (
-        torch.zeros(10, groups, dim).to(dtype),
-        torch.zeros(10, groups, dim).to(dtype),
-    )
+    kv = KVTensors(*torch.zeros(2, 10, groups, dim, dtype=dtype))
     positions, slots = torch.tensor([0, 5, 1000]), torch.tensor([7, 2, 9])
     frequencies = inverse_frequencies(RopeConfig(), dim)
-    ops.rotary_store_kv(q, k, v, cos_sin(positions, frequencies), k_cache, v_cache, slots)
+    ops.rotary_store_kv(q, k, v, cos_sin(positions, frequencies), kv, slots)
 
     angles = positions.numpy()[:, None] * frequencies.double().numpy()
     turn = np.exp(1j * angles)[:, None, :]
@@ -74,11 +71,11 @@ def test_rotary_turns_pairs_by_their_angle_and_stores_k_and_v_at_the_slots(dtype
         turned = (original[..., : dim // 2] + 1j * original[..., dim // 2 :]) * turn
         expected = np.concatenate((turned.real, turned.imag), -1)
         np.testing.assert_allclose(found.double(), expected, rtol=tolerance, atol=1e-3 + tolerance)
-    assert torch.equal(k_cache[slots], k)
-    assert torch.equal(v_cache[slots], before[2])
+    assert torch.equal(kv.k[slots], k)
+    assert torch.equal(kv.v[slots], before[2])
     untouched = [s for s in range(10) if s not in slots.tolist()]
-    assert not k_cache[untouched].any()
-    assert not v_cache[untouched].any()
+    assert not kv.k[untouched].any()
+    assert not kv.v[untouched].any()
 
 
 def test_without_the_ops_of_onednn_linears_are_plain(monkeypatch):

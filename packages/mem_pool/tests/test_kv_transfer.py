@@ -1,12 +1,13 @@
 """Bytes between a pool, the host and a store: whatever the layout, they come back as they were."""
 
+import itertools
 import threading
 
 import numpy as np
 import pytest
 import torch
 
-from phloem.mem_pool.kv import DTYPES, KVPool
+from phloem.mem_pool.kv import DTYPES, KVPool, KVShape
 from phloem.mem_pool.kv_transfer import HostKVPool, KVTransfer, LayerProgress
 
 LAYERS = 3
@@ -18,15 +19,15 @@ def ids(*values):
 
 def layers(pool, slots):
     at = torch.from_numpy(slots.astype(np.int64))
-    return [part[at].clone() for i in range(LAYERS) for part in (pool.k(i), pool.v(i))]
+    return [part for i in range(LAYERS) for part in pool.gather(i, at)]
 
 
-@pytest.fixture(params=DTYPES)
+@pytest.fixture(params=itertools.product(DTYPES, ("token", "page")), ids="-".join)
 def pool(request):
-    made = KVPool(32, LAYERS, 2, 4, request.param)
+    dtype, layout = request.param
+    made = KVPool(32, KVShape(LAYERS, 2, 4, DTYPES[dtype]), page_size=4, layout=layout)
     for i in range(LAYERS):
-        made.k(i).copy_(torch.randn(32, 2, 4))
-        made.v(i).copy_(torch.randn(32, 2, 4))
+        made.store(i, torch.arange(32), *torch.randn(2, 32, 2, 4))
     return made
 
 
@@ -58,10 +59,10 @@ def test_what_was_read_is_written_by_another_process_and_loaded(pool, transfer):
     transfer.backup(ids(5, 6, 7), ids(1, 2, 3))
     transfer.read(ids(1, 2, 3), given.append)
     transfer.close()
-    other = KVPool(8, LAYERS, 2, 4, pool.dtype)
+    other = KVPool(8, pool.shape)
     assert other.fingerprint == pool.fingerprint
     fresh = KVTransfer(other, HostKVPool(8, other))
-    assert len(given[0]) == 3 * fresh.bytes_per_token == 3 * LAYERS * 2 * 8 * pool.dtype.itemsize
+    assert len(given[0]) == 3 * fresh.bytes_per_token == 3 * pool.shape.bytes_per_token
     fresh.write(ids(4, 6), bytes(given[0])[fresh.bytes_per_token :])
     fresh.load(ids(4, 6), ids(1, 2))
     assert equal(layers(other, ids(1, 2)), [part[1:] for part in before])
@@ -147,4 +148,4 @@ class TestLayerProgress:
 
 def test_the_host_pool_has_one_record_for_each_slot(pool):
     host = HostKVPool(5, pool)
-    assert host.records.shape == (5, LAYERS, 2 * 2 * 4 * pool.dtype.itemsize)
+    assert host.records.shape == (5, LAYERS, pool.shape.bytes_per_token // LAYERS)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from phloem.mem_pool.kv import KVPool
+from phloem.mem_pool.kv import KVPool, KVShape
 from phloem.model_runner import ModelRunner, load_model
 from phloem.scheduler import ModelWorkerBatch, SamplingBatch, SamplingParams
 
@@ -67,19 +67,23 @@ def tiny_model(tiny):
 class Driver:
     """A hand-driven scheduler: rows with scattered slots, batches from `(row, ids, end)` parts."""
 
-    def __init__(self, model, overlap=False, seed=0):
+    def __init__(self, model, overlap=False, seed=0, kv_dtype=None):
         c = model.config
         self.table = np.zeros((MAX_ROWS, MAX_LEN), np.int32)
         self.pool = KVPool(
-            MAX_ROWS * MAX_LEN + 1, c.num_layers, c.num_kv_heads, c.head_dim, model.dtype
+            MAX_ROWS * MAX_LEN + 1,
+            KVShape(c.num_layers, c.num_kv_heads, c.head_dim, kv_dtype or model.dtype),
         )
-        for layer in range(c.num_layers):
-            # What was never written may hold anything: nothing of it may be seen.
-            self.pool.k(layer)[1:] = float("nan")
-            self.pool.v(layer)[1:] = float("nan")
+        # What was never written may hold anything: nothing of it may be seen.
+        self.spoil(torch.arange(1, self.pool.num_slots))
         slots = np.random.default_rng(seed).permutation(np.arange(1, MAX_ROWS * MAX_LEN + 1))
         self.table[:] = slots.reshape(MAX_ROWS, MAX_LEN)
         self.runner = ModelRunner(model, self.pool, self.table, overlap=overlap)
+
+    def spoil(self, slots):
+        nan = torch.full((len(slots), *self.pool.shape.parts[0]), float("nan"))
+        for layer in range(self.pool.num_layers):
+            self.pool.store(layer, slots, nan, nan)
 
     def batch(self, *parts, params=GREEDY, samples=None, histories=(), suppressed=(), asked=()):
         """Each part is (row, ids, end): these ids are computed, and end at position `end`."""

@@ -2,6 +2,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from phloem.model_runner.sampler import NOT_FINITE, NOTHING_ALLOWED
 from phloem.scheduler import RELAYED, SamplingParams, TokenHistory, TokenMasks
@@ -85,7 +86,7 @@ def test_a_row_with_nan_fails_alone_and_so_does_its_middle_chunk(driver):
         driver.run((row, PROMPT, 5))
     clean = driver.run(*parts, samples=samples)
     for row in (1, 2):
-        driver.pool.v(1)[int(driver.table[row, 2])] = float("nan")
+        driver.spoil(torch.from_numpy(driver.table[row, 2:3]).long())
     result = driver.run(*parts, samples=samples)
     assert result.row_errors == {1: NOT_FINITE, 2: NOT_FINITE}
     assert result.counts.tolist() == [1, 0, 0, 1]
@@ -94,7 +95,7 @@ def test_a_row_with_nan_fails_alone_and_so_does_its_middle_chunk(driver):
 
 def test_a_failed_row_relays_a_token_that_the_model_knows(driver):
     driver.run((0, PROMPT, 5))
-    driver.pool.k(0)[int(driver.table[0, 0])] = float("nan")
+    driver.spoil(torch.from_numpy(driver.table[0, :1]).long())
     failed, dropped = driver.enqueue((0, [1], 6)), driver.enqueue((0, [RELAYED], 7))
     assert driver.runner.result(failed).row_errors == {0: NOT_FINITE}
     assert driver.runner.result(dropped).row_errors == {0: NOT_FINITE}

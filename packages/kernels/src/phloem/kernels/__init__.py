@@ -6,6 +6,7 @@
 from phloem.kernels.base import (
     AttentionPlan,
     AttentionSpec,
+    KVLayer,
     NormResult,
     Ops,
     Penalties,
@@ -13,6 +14,7 @@ from phloem.kernels.base import (
     SamplingParameters,
     TokenLogprobs,
 )
+from phloem.kernels.kv_tensors import KVTensors
 from phloem.kernels.registry import BackendStatus, available_backends, get_ops
 from phloem.kernels.rotary import RopeConfig, cos_sin, inverse_frequencies
 
@@ -20,6 +22,8 @@ __all__ = [
     "AttentionPlan",
     "AttentionSpec",
     "BackendStatus",
+    "KVLayer",
+    "KVTensors",
     "NormResult",
     "Ops",
     "Penalties",

@@ -48,7 +48,12 @@ class AttentionSpec:
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    """Of queries and output, whatever the cache is kept in."""
     device: torch.device
+    v_head_dim: int | None = None
+    """Elements of a value head; None: `head_dim`."""
+    softmax_scale: float | None = None
+    """The factor on query-key products; None: `head_dim ** -0.5`."""
 
     def __post_init__(self) -> None:
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
@@ -60,7 +65,12 @@ class AttentionSpec:
     @property
     def scale(self) -> float:
         """The factor on query-key products."""
-        return float(self.head_dim) ** -0.5
+        return self.head_dim**-0.5 if self.softmax_scale is None else self.softmax_scale
+
+    @property
+    def value_dim(self) -> int:
+        """Elements of a value head, and of an output head."""
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +102,30 @@ class SamplingParameters:
     """[n] in [0, 1): the row's random number."""
 
 
+class KVLayer(Protocol):
+    """One layer's K and V by slot, in whatever form; those of `phloem.mem_pool.kv` fit.
+
+    What is stored may be rounded, in a form with fewer bits; then all see what was rounded, also
+    the step that stored it.
+    """
+
+    def store(self, slots: Tensor, k: Tensor, v: Tensor, /) -> None:
+        """Keep `k` and `v`, `[n, G, D]`, at `slots`, `[n]` int64 without repeats."""
+        ...
+
+    def gather(self, slots: Tensor, dtype: torch.dtype, /) -> tuple[Tensor, Tensor]:
+        """Keys `[n, G, D]` and values `[n, G, D_v]` of `slots`, `[n]` int64, in a float dtype."""
+        ...
+
+
 class AttentionPlan(Protocol):
     """Attention of one step, planned once and run for every layer."""
 
-    def run(self, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
-        """Attend with `q` `[T, H, D]` to one layer's caches `[S, G, D]`; returns `[T, H, D]`.
+    def run(self, q: Tensor, kv: KVLayer) -> Tensor:
+        """Attend with `q` `[T, H, D]` to one layer; returns `[T, H, D_v]` in the dtype of `q`.
 
-        The step's own K and V must be in the caches already. A row's result depends on its own
-        slots only, up to the rounding of float sums.
+        The step's own K and V must be stored already. A row's result depends on its own slots only,
+        up to the rounding of float sums.
         """
         ...
 
@@ -129,15 +155,14 @@ class Ops(Protocol):
         k: Tensor,
         v: Tensor,
         cos_sin: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        kv: KVLayer,
         slots: Tensor,
     ) -> None:
         """Rotate `q` `[T, H, D]` and `k` `[T, G, D]` in place, then store k and v at `slots`.
 
         Rotary embedding in the half-split form: element i pairs with i + D/2 (arXiv 2104.09864, as
         Hugging Face checkpoints have it). `cos_sin` is `[T, D]` float32 from `rotary.cos_sin`; `v`
-        is `[T, G, D]`; the caches are `[S, G, D]`; `slots` is `[T]` int64, without repeats.
+        is `[T, G, D]`; `slots` is `[T]` int64, without repeats.
         """
         ...
 
@@ -169,7 +194,7 @@ class Ops(Protocol):
         Row i owns the next `query_lens[i]` of the T tokens, at positions `[seq_lens[i] -
         query_lens[i], seq_lens[i])`; position p reads the slots `row_table[rows[i], :p + 1]`. The
         row table `[max_rows, max_len]` is read here and not later. Slot 0 must be reserved and
-        finite in every cache: it pads.
+        finite in every layer: it pads.
         """
         ...
 

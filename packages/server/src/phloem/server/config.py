@@ -64,7 +64,7 @@ class ServerArgs:
     )
     dtype: str = option(
         "auto",
-        "number format of weights and KV cache; auto: float32 on a CPU, else the checkpoint's",
+        "number format of weights and activations; auto: float32 on a CPU, else the checkpoint's",
         group=ENGINE,
         choices=("auto", "float32", "bfloat16"),
     )
@@ -75,6 +75,13 @@ class ServerArgs:
     kernel_backend: str = option("torch", "which kernels compute", group=ENGINE, choices=("torch",))
     context_length: int | None = option(
         None, "longest prompt and output; none: the model's own", group=ENGINE
+    )
+    kv_cache_dtype: str = option(
+        "auto",
+        "number format of the KV cache; auto: that of the weights; int8 and fp8_e4m3 keep a scale "
+        "for each token and head",
+        group=MEMORY,
+        choices=("auto", "float32", "bfloat16", "float16", "int8", "fp8_e4m3"),
     )
     page_size: int = option(1, "tokens per page of the KV cache, a power of two", group=MEMORY)
     max_running_requests: int = option(

@@ -70,7 +70,7 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
     import torch
 
     from phloem.kernels import get_ops
-    from phloem.mem_pool.kv import KVPool, bytes_per_token
+    from phloem.mem_pool.kv import DTYPES, KVPool, KVShape
     from phloem.model_runner import ModelRunner, load_model
     from phloem.model_runner.sources import resolve_model
 
@@ -84,9 +84,11 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
     dtype = "float32" if args.dtype == "auto" and device == "cpu" else args.dtype
     model = load_model(folder.path, dtype, device, get_ops(args.kernel_backend))
     laps.lap("load the weights")
-    shape = (model.config.num_layers, model.config.num_kv_heads, model.config.head_dim)
-    slots = _slots(args, bytes_per_token(*shape, model.dtype), _available_bytes(device), device)
-    kv = KVPool(slots.num_slots, *shape, model.dtype, device, page_size=args.page_size)
+    c = model.config
+    kv_dtype = DTYPES.get(args.kv_cache_dtype, model.dtype)
+    shape = KVShape(c.num_layers, c.num_kv_heads, c.head_dim, kv_dtype)
+    slots = _slots(args, shape.bytes_per_token, _available_bytes(device), device)
+    kv = KVPool(slots.num_slots, shape, device, page_size=args.page_size)
     config = _scheduler_config(
         args,
         model.config.context_length,

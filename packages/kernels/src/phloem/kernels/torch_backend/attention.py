@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phloem.kernels.base import AttentionSpec
+from phloem.kernels.base import AttentionSpec, KVLayer
 
 _GATHER_BYTES = 8 << 20
 """At most this much K and V is gathered for a group of decodes (a single row may need more). So
@@ -44,16 +44,17 @@ class _DecodeGroup:
     mask: Tensor | None
     """[n, 1, 1, length] of 0 and -inf; None if nothing is padded."""
 
-    def run(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, out: Tensor) -> None:
-        groups, dim = k_cache.shape[1:]
-        keys = _gather(k_cache, self.slots).view(self.num_rows, self.length, groups, dim)
-        values = _gather(v_cache, self.slots).view(self.num_rows, self.length, groups, dim)
-        # Query heads that share a key/value head act as its queries: no head is repeated.
-        queries = q[self.tokens].view(self.num_rows, groups, -1, dim)
-        result = F.scaled_dot_product_attention(
-            queries, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=self.mask
+    def run(self, q: Tensor, kv: KVLayer, out: Tensor, scale: float) -> None:
+        keys, values = (
+            part.unflatten(0, (self.num_rows, self.length)).transpose(1, 2)
+            for part in kv.gather(self.slots, q.dtype)
         )
-        out[self.tokens] = result.view(self.num_rows, -1, dim)
+        # Query heads that share a key/value head act as its queries: no head is repeated.
+        queries = q[self.tokens].view(self.num_rows, keys.shape[1], -1, q.shape[2])
+        result = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=self.mask, scale=scale
+        )
+        out[self.tokens] = result.view(self.num_rows, -1, out.shape[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,12 @@ class _ExtendRow:
     """[seq_len] int64"""
     blocks: tuple[_Block, ...]
 
-    def run(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, out: Tensor) -> None:
-        groups, dim = k_cache.shape[1:]
+    def run(self, q: Tensor, kv: KVLayer, out: Tensor, scale: float) -> None:
+        keys, values = (
+            part.transpose(0, 1).unsqueeze(1) for part in kv.gather(self.slots, q.dtype)
+        )
+        groups = len(keys)
         share = q.shape[1] // groups
-        keys = _gather(k_cache, self.slots).view(-1, groups, dim).transpose(0, 1).unsqueeze(1)
-        values = _gather(v_cache, self.slots).view(-1, groups, dim).transpose(0, 1).unsqueeze(1)
         for block in self.blocks:
             tokens = slice(self.first + block.start, self.first + block.stop)
             length = block.kv_len
@@ -82,6 +84,7 @@ class _ExtendRow:
                 values[:, :, :length].expand(-1, share, -1, -1),
                 attn_mask=block.mask,
                 is_causal=block.mask is None,
+                scale=scale,
             )
             out[tokens].unflatten(1, (groups, share)).copy_(result.permute(2, 0, 1, 3))
 
@@ -100,16 +103,17 @@ class _Block:
 class TorchAttentionPlan:
     """The groups and rows of one step."""
 
-    __slots__ = ("_pieces",)
+    __slots__ = ("_pieces", "_spec")
 
-    def __init__(self, pieces: tuple[_DecodeGroup | _ExtendRow, ...]) -> None:
+    def __init__(self, pieces: tuple[_DecodeGroup | _ExtendRow, ...], spec: AttentionSpec) -> None:
         self._pieces = pieces
+        self._spec = spec
 
-    def run(self, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+    def run(self, q: Tensor, kv: KVLayer) -> Tensor:
         """See `AttentionPlan.run`."""
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        out = q.new_empty((*q.shape[:2], self._spec.value_dim))
         for piece in self._pieces:
-            piece.run(q, k_cache, v_cache, out)
+            piece.run(q, kv, out, self._spec.scale)
         return out
 
 
@@ -137,14 +141,14 @@ def plan_attention(
         _extend_row(row_table[rows[i], : seq_lens[i]], int(starts[i]), int(query_lens[i]), spec)
         for i in np.flatnonzero(query_lens > 1)
     ]
-    return TorchAttentionPlan((*groups, *extends))
+    return TorchAttentionPlan((*groups, *extends), spec)
 
 
 def _group_by_length(
     decodes: npt.NDArray[np.int64], seq_lens: Int32, spec: AttentionSpec
 ) -> Iterator[npt.NDArray[np.int64]]:
     """Cut rows into groups of similar length whose gathered K and V fit `_GATHER_BYTES`."""
-    token_bytes = 2 * spec.num_kv_heads * spec.head_dim * spec.dtype.itemsize
+    token_bytes = spec.num_kv_heads * (spec.head_dim + spec.value_dim) * spec.dtype.itemsize
     order = decodes[np.argsort(-seq_lens[decodes], kind="stable")]
     lengths = seq_lens[order].tolist()
     begin = 0
@@ -206,8 +210,3 @@ def _blocks(num_queries: int, seq_len: int, device: torch.device) -> Iterator[_B
         queries = torch.arange(offset + start, kv_len, device=device)
         mask = torch.arange(kv_len, device=device) <= queries[:, None]
         yield _Block(start, stop, kv_len, mask)
-
-
-def _gather(cache: Tensor, slots: Tensor) -> Tensor:
-    """Rows of a cache `[S, G, D]` as `[n, G * D]`; `embedding` copies rows in parallel."""
-    return F.embedding(slots, cache.flatten(1))

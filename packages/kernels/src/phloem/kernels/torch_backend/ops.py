@@ -11,6 +11,7 @@ from torch import Tensor
 from phloem.kernels.base import (
     AttentionPlan,
     AttentionSpec,
+    KVLayer,
     NormResult,
     Penalties,
     SamplingParameters,
@@ -47,16 +48,14 @@ class TorchOps:
         k: Tensor,
         v: Tensor,
         cos_sin: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        kv: KVLayer,
         slots: Tensor,
     ) -> None:
         """See `Ops.rotary_store_kv`."""
         cos, sin = cos_sin.unsqueeze(1).chunk(2, dim=-1)
         _rotate(q, cos, sin)
         _rotate(k, cos, sin)
-        k_cache.index_copy_(0, slots, k)
-        v_cache.index_copy_(0, slots, v)
+        kv.store(slots, k, v)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See `Ops.silu_mul`."""

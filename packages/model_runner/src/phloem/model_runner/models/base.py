@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from phloem.kernels import AttentionPlan
+from phloem.kernels import AttentionPlan, KVLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,10 @@ class ForwardBatch:
 
 
 class KVCache(Protocol):
-    """The KV tensors of a pool (`phloem.mem_pool.kv.KVPool` is one)."""
+    """K and V of every layer (`phloem.mem_pool.kv.KVPool` is one)."""
 
-    def k(self, layer: int) -> Tensor:
-        """Keys of one layer, `[num_slots, num_kv_heads, head_dim]`."""
-        ...
-
-    def v(self, layer: int) -> Tensor:
-        """Values of one layer, of the same shape."""
+    def layer(self, index: int, /) -> KVLayer:
+        """One layer, asked for in each step before it is used."""
         ...
 
 
