@@ -11,7 +11,7 @@ from phloem.mem_pool import CacheManager, Lease
 from phloem.scheduler.batch import BatchRow
 from phloem.scheduler.budget import NewTokenRatio, PrefillBudget, tokens_needed
 from phloem.scheduler.config import SchedulerConfig
-from phloem.scheduler.policies import SchedulePolicy
+from phloem.scheduler.ordering import QueueOrder
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.request import Request, Status
 from phloem.scheduler.table import RequestTable, Rows
@@ -42,22 +42,19 @@ class PrefillPlanner:
         config: SchedulerConfig,
         manager: CacheManager,
         table: RequestTable,
-        policy: SchedulePolicy,
+        order: QueueOrder,
         ratio: NewTokenRatio,
         clock: Callable[[], float],
     ) -> None:
         self._config = config
         self._manager = manager
         self._table = table
-        self._policy = policy
+        self._order = order
         self._ratio = ratio
         self._clock = clock
         self._chunked: Request | None = None
         """The request that was cut last; at most one at a time is being computed in chunks."""
         self._blocked: _Blocked | None = None
-        self._order: list[Request] = []
-        self._order_of = (-1, -1)
-        """The versions of queue and cache that the order is of."""
 
     def plan(
         self, waiting: WaitingQueue, active: dict[str, Request], decode_rows: int
@@ -85,7 +82,6 @@ class PrefillPlanner:
                 return rows
         if waiting and len(active) < self._config.max_running_requests:
             self._admit(waiting, active, budget, rows)
-            waiting.passes += 1
         return rows
 
     def _growth(self, rows: Rows) -> float:
@@ -107,11 +103,13 @@ class PrefillPlanner:
         budget: PrefillBudget,
         rows: list[BatchRow],
     ) -> None:
+        """Let in who fits, adding to `rows`."""
         reserved = self._growth(self._table.held)
         if active and self._still_blocked(waiting, reserved):
             return
         self._blocked = None
-        for request in self._in_order(waiting):
+        before = len(rows)
+        for request in self._order.current():
             if len(active) >= self._config.max_running_requests:
                 break
             row = self._try_admit(request, budget, reserved, waiting)
@@ -124,6 +122,7 @@ class PrefillPlanner:
             if request.status is Status.PREFILL:
                 break
             reserved += self._growth(np.array([row.lease.row]))
+        waiting.passes += len(rows) > before
 
     def _still_blocked(self, waiting: WaitingQueue, reserved: float) -> bool:
         """Whether the first in line is the one that did not fit and still cannot."""
@@ -134,15 +133,6 @@ class PrefillPlanner:
             and blocked.published == self._manager.published
             and blocked.required > self._manager.available - reserved
         )
-
-    def _in_order(self, waiting: WaitingQueue) -> list[Request]:
-        """Retracted requests first, whatever the policy: they have waited, and have output."""
-        versions = (waiting.version, self._manager.version)
-        if versions != self._order_of:
-            ordered = self._policy.order(waiting.new(), self._cached_length)
-            self._order = [*waiting.retracted(), *ordered]
-            self._order_of = versions
-        return self._order
 
     def _try_admit(
         self, request: Request, budget: PrefillBudget, reserved: float, waiting: WaitingQueue
@@ -170,7 +160,6 @@ class PrefillPlanner:
         self._table.admit(request, lease)
         request.scheduled = lease.protected
         request.prefill_end = request.num_tokens
-        request.passes_waited = 0
         if request.cached_tokens is None:
             # Only the first time: what a retracted request finds again is its own work, not a hit.
             request.cached_tokens = lease.protected
@@ -194,10 +183,3 @@ class PrefillPlanner:
         return BatchRow(
             request, lease, start, end, samples=complete and request.new_tokens_left > 0
         )
-
-    def _cached_length(self, request: Request) -> int:
-        version, length = request.peeked
-        if version != self._manager.version:
-            length = self._manager.peek(request.tokens, request.namespace)
-            request.peeked = (self._manager.version, length)
-        return length

@@ -16,8 +16,8 @@ class WaitingQueue:
             not new any more, and is not counted a second time.
         new_tokens: tokens of the prompts that wait to be let in for the first time.
         version: differs once somebody came or left.
-        passes: admission passes so far. A request's own count is the difference to what stood here
-            when it came, so that nobody has to be touched in every pass.
+        passes: passes so far that let somebody in. A request's own count is the difference to what
+            stood here when it came, so that nobody has to be touched in every pass.
     """
 
     def __init__(self) -> None:
@@ -70,11 +70,8 @@ class WaitingQueue:
         return list(self._back.values())
 
     def new(self) -> list[Request]:
-        """Those that were not, in order of arrival, with the passes that they have waited."""
-        new = list(self._new.values())
-        for request in new:
-            request.passes_waited = self.passes - request.came_at_pass
-        return new
+        """Those that were not, in order of arrival."""
+        return list(self._new.values())
 
     def _came(self, request: Request) -> Request:
         request.came_at_pass = self.passes

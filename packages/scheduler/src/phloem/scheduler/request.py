@@ -122,6 +122,8 @@ class Request:
     arrived: float
     namespace: tuple[object, ...] = ()
     stop_matcher: StopMatcher | None = None
+    priority: int = 0
+    """The higher, the more urgent."""
 
     finish_reason: FinishReason | None = None
     lease: Lease | None = None
@@ -130,8 +132,6 @@ class Request:
     """
     publish: bool = True
     """Whether its KV may enter the prefix cache when it ends; not after a failed step."""
-    passes_waited: int = 0
-    """Admission passes that it has waited, as of the last time that the queue was put in order."""
     came_at_pass: int = 0
     """The pass at which it came into the queue."""
     peeked: tuple[int, int] = (-1, 0)

@@ -20,6 +20,7 @@ from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.decode import DecodePlanner
 from phloem.scheduler.foresight import steady_steps, take_steps
 from phloem.scheduler.news import News, PlainTokens
+from phloem.scheduler.ordering import QueueOrder
 from phloem.scheduler.pause import PauseMode
 from phloem.scheduler.policies import create_policy
 from phloem.scheduler.ports import ModelWorkerBatch, StepResult, StopChecker
@@ -64,9 +65,8 @@ class Scheduler:
         )
         self._news = News()
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
-        self._prefill = PrefillPlanner(
-            config, manager, self._table, create_policy(config), self._ratio, clock
-        )
+        order = QueueOrder(self._waiting, manager, create_policy(config))
+        self._prefill = PrefillPlanner(config, manager, self._table, order, self._ratio, clock)
         self._decode = DecodePlanner(manager, self._table, self._ratio, self._retract, self._end)
         chunk, page = config.chunked_prefill_size, manager.page_size
         if chunk is not None and chunk % page:
