@@ -89,9 +89,16 @@ class Harness:
         self.loop = create_loop(self.scheduler, self.runner, overlap)
         self.outputs: dict[str, Ended] = {}
 
-    def add(self, rid, prompt, namespace=(), **params):
+    def add(self, rid, prompt, namespace=(), timeout=None, queue_timeout=None, **params):
         params.setdefault("temperature", 0)
-        request = self.scheduler.add(rid, prompt, SamplingParams(**params), namespace)
+        request = self.scheduler.add(
+            rid,
+            prompt,
+            SamplingParams(**params),
+            namespace,
+            timeout=timeout,
+            queue_timeout=queue_timeout,
+        )
         self.outputs[rid] = Ended()
         return request
 
