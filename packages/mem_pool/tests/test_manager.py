@@ -399,6 +399,6 @@ class TreeThatOverpromises(NoPrefixTree):
 def test_a_tree_that_lets_go_of_less_than_it_counted_is_reported():
     cache = manager(tree=TreeThatOverpromises(4), max_len=80)
     lease = cache.open(PROMPT)
-    with pytest.raises(IntegrityError, match="counted 4 tokens as evictable but let go of fewer"):
+    with pytest.raises(IntegrityError, match="counts 4 tokens as evictable but lets go of none"):
         cache.extend(lease, 68)
     assert marks(lease) == (0, 0, 0)

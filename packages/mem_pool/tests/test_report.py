@@ -1,5 +1,3 @@
-import re
-
 import pytest
 
 from phloem.mem_pool import CacheManager, IntegrityError, PageAllocator, RowTable
@@ -22,10 +20,10 @@ def cache():
 
 
 def problems(cache):
-    found = cache.check(strict=False).problems
-    with pytest.raises(IntegrityError, match=re.escape(found[0])):
+    with pytest.raises(IntegrityError) as raised:
         cache.check()
-    return "; ".join(found)
+    assert cache.check(strict=False).problems
+    return str(raised.value)
 
 
 def test_a_sound_pool_is_accounted_for(cache):
@@ -36,7 +34,8 @@ def test_a_sound_pool_is_accounted_for(cache):
 
 def test_a_freed_slot_that_the_tree_still_has_names_both_owners(cache):
     cache.slots.free(cache.rows.table[0, :4])
-    assert "slots [4, 5, 6, 7] are owned by both the free list and the tree" in problems(cache)
+    owners = "the free list and the tree (node [0, 16) of Key(16 tokens: 0, "
+    assert f"slots [4, 5, 6, 7] are owned by both {owners}" in problems(cache)
 
 
 def test_a_freed_slot_that_a_lease_still_has_names_both_owners(cache):

@@ -133,3 +133,12 @@ def test_a_copy_in_flight_knows_its_whole_key_also_after_a_split(cache):
     cache.cancel(backup)
     with pytest.raises(LockReleased):
         backup.key()
+
+
+def test_the_holder_of_a_value_is_named_by_its_tokens(cache):
+    put(cache, [1, 2, 3, 4], namespace=("a",))
+    put(cache, [1, 2, 9], namespace=("a",))
+    back_up(cache)
+    assert cache.holder(104) == "node [2, 4) of Key(4 tokens: 1, 2, 3, 4; namespace=('a',))"
+    assert cache.holder(209, Tier.HOST).startswith("node [2, 3) of Key(3 tokens")
+    assert cache.holder(104, Tier.HOST) == "no node"

@@ -10,7 +10,7 @@ from phloem.mem_pool.errors import IntegrityError, OwnershipError
 from phloem.mem_pool.host_tier import HostTier, TierStats
 from phloem.mem_pool.lease import Lease
 from phloem.mem_pool.manager import CacheManager
-from phloem.mem_pool.report import Report
+from phloem.mem_pool.report import HostReport, Report
 from phloem.mem_pool.rows import RowTable
 from phloem.mem_pool.sizing import capacity_tokens
 from phloem.mem_pool.slots import PageAllocator, SlotAllocator, Slots, TokenAllocator
@@ -33,6 +33,7 @@ __all__ = [
     "DeviceOnly",
     "DiskStats",
     "DiskStore",
+    "HostReport",
     "HostTier",
     "InsertResult",
     "IntegrityError",

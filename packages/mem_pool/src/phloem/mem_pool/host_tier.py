@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from phloem.mem_pool.health import Health
+from phloem.mem_pool.report import HostReport, audit_host
 from phloem.mem_pool.slots import SlotAllocator, Slots
 from phloem.mem_pool.stored_blocks import StoredBlocks
 from phloem.mem_pool.tier_ports import (
@@ -114,10 +115,6 @@ class HostTier:
     def busy(self) -> bool:
         """Whether `pump` has something to wait for."""
         return bool(self._copying)
-
-    def copying_slots(self) -> list[Slots]:
-        """The host slots that copies in flight write to."""
-        return [each.host_slots for each in self._copying]
 
     def peek(self, key: TieredKey) -> int:
         """Tokens that `match` would bring, the store aside. Changes nothing."""
@@ -297,6 +294,14 @@ class HostTier:
         gone: Any = forget()
         self._free(gone.host)
         return cast("Iterable[Slots]", gone)
+
+    def check(self) -> HostReport:
+        """Who has the slots of the host."""
+        return audit_host(self.tree, self.slots, [each.host_slots for each in self._copying])
+
+    def quarantine(self, slots: Slots) -> None:
+        """Take slots of the host out of use."""
+        self.slots.quarantine(slots)
 
     def close(self) -> None:
         """Copy what is due, keep it in the store, and end the copying and the store."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from phloem.mem_pool.errors import OwnershipError, shortened
 from phloem.mem_pool.tree import Namespace, TreeHandle, TreeLock
 
 Rows = npt.NDArray[np.intp]
@@ -78,3 +80,30 @@ class Lease:
     protected = _Mark(0)
     committed = _Mark(1)
     allocated = _Mark(2)
+
+
+def check_open(lease: Lease, leases: Mapping[int, Lease]) -> None:
+    """Raise `OwnershipError` if a lease is none of the open ones, which are given by row."""
+    if lease.closed or leases.get(lease.row) is not lease:
+        raise OwnershipError(
+            f"the lease of row {lease.row}, generation {lease.generation}, is closed or of "
+            "another manager: a lease is closed once and not used afterwards"
+        )
+
+
+def check_all_open(rows: Rows, is_open: npt.NDArray[np.bool_]) -> None:
+    """Raise `OwnershipError` if one of `rows` has no open lease."""
+    if not is_open[rows].all():
+        closed = rows[~is_open[rows]]
+        raise OwnershipError(
+            f"no lease is open on rows {shortened(closed)}: leave out rows whose leases are closed"
+        )
+
+
+def check_none_open(leases: Iterable[Lease]) -> None:
+    """Raise `OwnershipError` if there is any lease."""
+    rows = [lease.row for lease in leases]
+    if rows:
+        raise OwnershipError(
+            f"rows {rows} still use the cache: close their leases before it is dropped"
+        )

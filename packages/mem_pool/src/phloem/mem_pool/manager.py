@@ -6,19 +6,27 @@ KV in slots can use it.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from phloem.mem_pool.errors import IntegrityError, OwnershipError, shortened
+from phloem.mem_pool.errors import IntegrityError
 from phloem.mem_pool.expiry import Expiry
-from phloem.mem_pool.lease import Lease, Rows, Watermarks
+from phloem.mem_pool.lease import (
+    Lease,
+    Rows,
+    Watermarks,
+    check_all_open,
+    check_none_open,
+    check_open,
+)
 from phloem.mem_pool.report import Report, audit
 from phloem.mem_pool.rows import RowTable
 from phloem.mem_pool.slots import SlotAllocator, Slots
 from phloem.mem_pool.tiers import DeviceOnly, Tiers
-from phloem.mem_pool.tree import Namespace, PrefixTree, TokenIds, TreeHandle, TreeKey
+from phloem.mem_pool.tree import Namespace, NoPrefixTree, PrefixTree, TokenIds, TreeHandle, TreeKey
 
 
 class CacheManager:
@@ -93,6 +101,11 @@ class CacheManager:
         return self.slots.capacity
 
     @property
+    def shares_prefixes(self) -> bool:
+        """Whether anything is cached at all."""
+        return not isinstance(self.tree, NoPrefixTree)
+
+    @property
     def free_tokens(self) -> int:
         """Tokens in free pages."""
         return self.slots.available
@@ -161,7 +174,7 @@ class CacheManager:
             ValueError: the row is too short, or n is negative.
             OwnershipError: the lease is closed.
         """
-        self._check_open(lease)
+        check_open(lease, self._open)
         start = lease.allocated
         self.rows.check_length(start + n)
         row = self.rows.table[lease.row]
@@ -188,7 +201,7 @@ class CacheManager:
         """
         if not len(rows):
             return True
-        self._check_all_open(rows)
+        check_all_open(rows, self._is_open)
         starts = self.marks.allocated[rows]
         self.rows.check_length(int(starts.max()) + n)
         if not self._make_room(self.slots.pages_needed_by_all(starts, n)):
@@ -208,7 +221,7 @@ class CacheManager:
             ValueError: fewer are reserved, or n is negative.
             OwnershipError: the lease is closed.
         """
-        self._check_open(lease)
+        check_open(lease, self._open)
         if not 0 <= n <= lease.allocated - lease.committed:
             raise ValueError(
                 f"cannot commit {n} tokens of row {lease.row}: it has "
@@ -227,7 +240,7 @@ class CacheManager:
             ValueError: one has fewer reserved; nothing is committed then.
             OwnershipError: no lease is open on one of the rows.
         """
-        self._check_all_open(rows)
+        check_all_open(rows, self._is_open)
         committed = self.marks.committed[rows] + n
         over = committed > self.marks.allocated[rows]
         if over.any():
@@ -248,7 +261,7 @@ class CacheManager:
             ValueError: fewer tokens than are committed.
             OwnershipError: the lease is closed.
         """
-        self._check_open(lease)
+        check_open(lease, self._open)
         if len(tokens) < lease.committed:
             raise ValueError(
                 f"row {lease.row} has {lease.committed} committed tokens but {len(tokens)} ids "
@@ -286,7 +299,7 @@ class CacheManager:
         Raises:
             OwnershipError: the lease is closed.
         """
-        self._check_open(lease)
+        check_open(lease, self._open)
         # The page of the last committed token stays ours whole, and is filled up next.
         self.slots.free(self._row_slots(lease, self._page_ceil(lease.committed)))
         lease.allocated = lease.committed
@@ -298,7 +311,7 @@ class CacheManager:
             ValueError: fewer tokens than are committed; the lease stays open.
             OwnershipError: the lease is closed already.
         """
-        self._check_open(lease)
+        check_open(lease, self._open)
         if tokens is not None:
             self.checkpoint(lease, tokens)
         self.slots.free(self._row_slots(lease, lease.protected))
@@ -317,7 +330,7 @@ class CacheManager:
         Raises:
             OwnershipError: a lease in that namespace is open.
         """
-        self._check_idle([lease for lease in self.open_leases if lease.namespace == namespace])
+        check_none_open(x for x in self.open_leases if x.namespace == namespace)
         return self._free_all(self.tiers.forget(lambda: self.tree.drop(namespace)))
 
     def flush(self) -> int:
@@ -327,7 +340,7 @@ class CacheManager:
         Raises:
             OwnershipError: a lease is open.
         """
-        self._check_idle(self.open_leases)
+        check_none_open(self.open_leases)
         return self._free_all(self.tiers.forget(self.tree.reset))
 
     def pump(self, wait: float = 0.0) -> None:
@@ -343,15 +356,24 @@ class CacheManager:
             self._free_all(self.tiers.forget(lambda: self.tree.evict_idle(before)))
 
     def check(self, strict: bool = True) -> Report:
-        """Verify that every slot has exactly one owner and stands in the right rows. O(capacity).
+        """Verify that every slot of every tier has exactly one owner and stands in the right rows.
+
+        With `strict` unset, what is wrong is put up with: slots in several hands, or in none, are
+        taken out of use for good, and what is cached and not in use is forgotten, since some of it
+        may be somebody else's. O(capacity).
 
         Raises:
             IntegrityError: something is wrong and `strict` is set; the message names slots and
                 owners.
         """
-        report = audit(self.tree, self.rows, self.slots, self.open_leases)
+        report = audit(self.tree, self.rows, self.slots, self.open_leases, self.tiers.check())
         if strict and report.problems:
             raise IntegrityError("; ".join(report.problems))
+        if report.suspects or (report.host and report.host.suspects):
+            self.slots.quarantine(np.array(report.suspects, np.int32))
+            if report.host:
+                self.tiers.quarantine(np.array(report.host.suspects, np.int32))
+            self._free_all(self.tiers.forget(lambda: self.tree.evict_idle(math.inf)))
         return report
 
     def _reusable(self, tokens: TokenIds, namespace: Namespace, keep_from: int | None) -> TreeKey:
@@ -379,19 +401,18 @@ class CacheManager:
 
     def _make_room(self, pages: int) -> bool:
         """Have so many pages free, evicting what is missing; False: not enough can be evicted."""
-        missing = pages * self._page_size - self.slots.available
-        if missing <= 0:
-            return True
-        if missing > self.tree.sizes.evictable:
-            self.tiers.settle()  # what is being copied cannot be evicted
-        if missing > self.tree.sizes.evictable:
-            return False
-        self._free_all(self.tree.evict(missing))
-        if self.slots.available < pages * self._page_size:
-            raise IntegrityError(
-                f"the tree counted {missing} tokens as evictable but let go of fewer: "
-                f"{self.slots.available} are free"
-            )
+        while (missing := pages * self._page_size - self.slots.available) > 0:
+            if missing > self.tree.sizes.evictable:
+                self.tiers.settle()  # what is being copied cannot be evicted
+            evictable = self.tree.sizes.evictable
+            if missing > evictable:
+                return False
+            # Once, but that what is in quarantine is not free when it is evicted.
+            self._free_all(self.tree.evict(missing))
+            if self.tree.sizes.evictable == evictable:
+                raise IntegrityError(
+                    f"the tree counts {evictable} tokens as evictable but lets go of none"
+                )
         return True
 
     def _free_all(self, segments: Iterable[Slots]) -> int:
@@ -408,25 +429,3 @@ class CacheManager:
 
     def _page_ceil(self, n: int) -> int:
         return -(-n & -self._page_size)
-
-    def _check_open(self, lease: Lease) -> None:
-        if lease.closed or self._open.get(lease.row) is not lease:
-            raise OwnershipError(
-                f"the lease of row {lease.row}, generation {lease.generation}, is closed or of "
-                "another manager: a lease is closed once and not used afterwards"
-            )
-
-    def _check_all_open(self, rows: Rows) -> None:
-        if not self._is_open[rows].all():
-            closed = rows[~self._is_open[rows]]
-            raise OwnershipError(
-                f"no lease is open on rows {shortened(closed)}: leave out rows whose leases are "
-                "closed"
-            )
-
-    def _check_idle(self, leases: Sequence[Lease]) -> None:
-        if leases:
-            raise OwnershipError(
-                f"rows {[lease.row for lease in leases]} still use the cache: "
-                "close their leases before it is dropped"
-            )

@@ -9,14 +9,33 @@ import numpy as np
 
 from phloem.mem_pool.errors import shortened
 from phloem.mem_pool.lease import Lease
+from phloem.mem_pool.ownership import Ownership
 from phloem.mem_pool.rows import RowTable
 from phloem.mem_pool.slots import SlotAllocator, Slots
+from phloem.mem_pool.tier_ports import HOST, TieredTree
 from phloem.mem_pool.tree import PrefixTree
 
 
 @dataclass(frozen=True, slots=True)
+class HostReport:
+    """Where the slots of the host are, in tokens; they add up to `capacity`."""
+
+    free: int
+    evictable: int
+    protected: int
+    copying: int
+    """Being filled by copies in flight."""
+    capacity: int
+    quarantined: int = 0
+    problems: tuple[str, ...] = ()
+    suspects: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """Where the slots are, in tokens; all but `problems` add up to `capacity`."""
+    """Where the slots are, in tokens; free, evictable, protected, leased and copying add up to
+    `capacity`.
+    """
 
     free: int
     evictable: int
@@ -24,32 +43,45 @@ class Report:
     leased: int
     """Owned by open leases: their own pages, partial ones counted whole."""
     copying: int
-    """On their way between tiers; 0 for a tree with one tier."""
+    """On their way between tiers and nobody's else: none, copies pin what the tree has."""
     capacity: int
+    quarantined: int = 0
+    """Taken out of use because they were found in several hands, or in none; who holds one still
+    counts it too.
+    """
     problems: tuple[str, ...] = ()
-    """What is wrong, as sentences; empty when all is well."""
+    """What is wrong in any tier, as sentences; empty when all is well."""
+    suspects: tuple[int, ...] = ()
+    """The slots that it is about, as far as it is about slots."""
+    host: HostReport | None = None
 
 
 def audit(
-    tree: PrefixTree, rows: RowTable, slots: SlotAllocator, leases: Sequence[Lease]
+    tree: PrefixTree,
+    rows: RowTable,
+    slots: SlotAllocator,
+    leases: Sequence[Lease],
+    host: HostReport | None = None,
 ) -> Report:
     """Count every slot by its owner; compare with what the allocator, the tree and the rows say."""
-    ledger = _Ledger(slots)
-    free = ledger.claim("the free list", slots.free_slots())
-    held = ledger.claim("the tree", *tree.iter_values())
+    owners = Ownership(slots)
+    free = owners.claim("the free list", slots.free_slots())
+    held = owners.claim("the tree", *tree.iter_values(), detail=tree.holder)
     problems: list[str] = []
     leased = 0
     for lease in leases:
         own, broken = _own_pages(lease, rows, slots.page_size)
-        leased += ledger.claim(f"the lease of row {lease.row}", own)
+        leased += owners.claim(f"the lease of row {lease.row}", own)
         problems += broken + _against_tree(lease, rows)
+    owners.find_lost()
     sizes = tree.sizes
     if not held == sizes.total == sizes.evictable + sizes.protected:
         problems.append(
             f"the tree holds {held} slots but counts {sizes.evictable} evictable + "
             f"{sizes.protected} protected = {sizes.total}"
         )
-    if free + sizes.total + leased != slots.capacity:
+    quarantined = len(slots.quarantined_slots())
+    if not quarantined and free + sizes.total + leased != slots.capacity:
         problems.append(
             f"{free} free + {sizes.total} in the tree + {leased} leased is not the capacity of "
             f"{slots.capacity}"
@@ -61,45 +93,44 @@ def audit(
         leased=leased,
         copying=0,
         capacity=slots.capacity,
-        problems=(*ledger.problems, *ledger.lost(), *problems),
+        quarantined=quarantined,
+        problems=(*owners.problems, *problems, *(host.problems if host else ())),
+        suspects=tuple(owners.suspected().tolist()),
+        host=host,
     )
 
 
-class _Ledger:
-    """One owner's name for every slot; remembers each slot that a second owner claims."""
-
-    def __init__(self, slots: SlotAllocator) -> None:
-        self.problems: list[str] = []
-        self._names = ["nobody", "the padding page"]
-        self._owner = np.zeros(slots.num_slots, np.int32)
-        self._owner[: slots.page_size] = 1
-
-    def claim(self, name: str, *segments: Slots) -> int:
-        """Enter an owner of some slots; returns how many were claimed."""
-        code = len(self._names)
-        self._names.append(name)
-        claimed = np.concatenate(segments) if segments else np.empty(0, np.int32)
-        inside = (claimed >= 0) & (claimed < len(self._owner))
-        if not inside.all():
-            self.problems.append(
-                f"{name} owns slots {shortened(claimed[~inside])}, which the pool does not have"
-            )
-        ids, counts = np.unique(claimed[inside], return_counts=True)
-        if (counts > 1).any():
-            self.problems.append(f"{name} owns slots {shortened(ids[counts > 1])} more than once")
-        before = self._owner[ids]
-        for other in np.unique(before[before > 0]):
-            shared = ids[before == other]
-            self.problems.append(
-                f"slots {shortened(shared)} are owned by both {self._names[other]} and {name}"
-            )
-        self._owner[ids] = code
-        return len(claimed)
-
-    def lost(self) -> list[str]:
-        """A sentence about the slots that nobody claimed, if any."""
-        orphans = np.flatnonzero(self._owner == 0)
-        return [f"slots {shortened(orphans)} are owned by nobody"] if len(orphans) else []
+def audit_host(tree: TieredTree, slots: SlotAllocator, copying: Sequence[Slots]) -> HostReport:
+    """Count every slot of the host by its owner."""
+    owners = Ownership(slots)
+    free = owners.claim("the host's free list", slots.free_slots())
+    held = owners.claim(
+        "the tree's host tier",
+        *tree.iter_values(HOST),
+        detail=lambda slot: tree.holder(slot, HOST),
+    )
+    on_the_way = owners.claim("a copy to the host in flight", *copying)
+    owners.find_lost()
+    sizes = tree.sizes.host
+    problems = [*owners.problems]
+    if held != sizes.total:
+        problems.append(f"the host tier holds {held} slots but counts {sizes.total}")
+    quarantined = len(slots.quarantined_slots())
+    if not quarantined and free + held + on_the_way != slots.capacity:
+        problems.append(
+            f"on the host {free} free + {held} in the tree + {on_the_way} being copied is not the "
+            f"capacity of {slots.capacity}"
+        )
+    return HostReport(
+        free=free,
+        evictable=sizes.evictable,
+        protected=sizes.protected,
+        copying=on_the_way,
+        capacity=slots.capacity,
+        quarantined=quarantined,
+        problems=tuple(problems),
+        suspects=tuple(owners.suspected().tolist()),
+    )
 
 
 def _own_pages(lease: Lease, rows: RowTable, page_size: int) -> tuple[Slots, list[str]]:

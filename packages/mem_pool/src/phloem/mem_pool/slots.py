@@ -99,6 +99,17 @@ class SlotAllocator(Protocol):
         """int32 [available], the slots that nobody owns; for checks, in no particular order."""
         ...
 
+    def quarantine(self, slots: Slots) -> None:
+        """Take the pages that hold some slots out of use for good, whoever has them.
+
+        They are not handed out any more, and stay out when they are given back, be it twice.
+        """
+        ...
+
+    def quarantined_slots(self) -> Slots:
+        """int32 [n], the slots that are out of use; they do not count in `capacity`."""
+        ...
+
 
 class PageAllocator:
     """Hands out pages of `page_size` slots from a stack: the page freed last goes first.
@@ -124,6 +135,8 @@ class PageAllocator:
         self._num_free = self._num_pages
         self._in_use = np.zeros(self._num_pages + 1, np.bool_)
         self._seen_at = np.zeros(self._num_pages + 1, np.int32)
+        self._out = np.zeros(self._num_pages + 1, np.bool_)
+        self._num_out = 0
         self._group: list[Slots] | None = None
 
     @property
@@ -134,7 +147,7 @@ class PageAllocator:
     @property
     def capacity(self) -> int:
         """Slots that can be handed out."""
-        return self._num_pages << self._shift
+        return (self._num_pages - self._num_out) << self._shift
 
     @property
     def num_slots(self) -> int:
@@ -236,6 +249,21 @@ class PageAllocator:
         """int32 [available], the slots that nobody owns."""
         return self._slots_of(self._stack[: self._num_free])
 
+    def quarantine(self, slots: Slots) -> None:
+        """Take the pages that hold some slots out of use for good; see `SlotAllocator`."""
+        pages = np.unique(slots >> self._shift)
+        pages = pages[(pages >= 1) & (pages <= self._num_pages)]
+        self._out[pages] = True
+        self._num_out = int(np.count_nonzero(self._out))
+        free = self._stack[: self._num_free]
+        kept = free[~self._out[free]]
+        self._num_free = len(kept)
+        self._stack[: self._num_free] = kept
+
+    def quarantined_slots(self) -> Slots:
+        """int32 [n], the slots that are out of use."""
+        return self._slots_of(np.flatnonzero(self._out).astype(np.int32))
+
     def _check_last(self, last_slot: int, length: int) -> None:
         """Refuse to fill up a page that is not the sequence's."""
         offset, expected = last_slot % self._page_size, (length - 1) % self._page_size
@@ -306,6 +334,8 @@ class PageAllocator:
                 f"slots {self._named(foreign)} are not of this allocator: "
                 f"its slots are {self._page_size} to {self.num_slots - 1}"
             )
+        if self._num_out:
+            pages = pages[~self._out[pages]]
         index = pages.astype(np.intp)  # once here, not in each of the operations below
         # A page that is named twice is seen last at another index than its first one's.
         order = np.arange(len(pages), dtype=np.int32)

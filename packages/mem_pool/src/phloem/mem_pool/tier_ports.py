@@ -114,6 +114,10 @@ class TieredTree(PrefixTree, Protocol):
         """The slots of every node in a tier."""
         ...
 
+    def holder(self, slot: int, tier: Any = ...) -> str:
+        """Which node holds a slot of a tier, in words."""
+        ...
+
     def backups(self, limit: int | None) -> Sequence[TreeTransfer]:
         """What to copy to the host now, parents first, about `limit` tokens."""
         ...

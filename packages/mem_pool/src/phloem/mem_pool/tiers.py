@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from phloem.mem_pool.report import HostReport
 from phloem.mem_pool.slots import Slots
 from phloem.mem_pool.tree import PrefixTree, TreeHandle, TreeKey
 
@@ -53,6 +54,14 @@ class Tiers(Protocol):
         """
         ...
 
+    def check(self) -> HostReport | None:
+        """Who has the slots of the host; None if there are none."""
+        ...
+
+    def quarantine(self, slots: Slots) -> None:
+        """Take slots of the host out of use."""
+        ...
+
 
 class DeviceOnly:
     """No tiers below the device: the tree's own answers."""
@@ -80,3 +89,10 @@ class DeviceOnly:
     def forget(self, forget: Callable[[], Iterable[Slots]]) -> Iterable[Slots]:
         """There is one tier."""
         return forget()
+
+    def check(self) -> HostReport | None:
+        """There is no host tier."""
+        return None
+
+    def quarantine(self, slots: Slots) -> None:
+        """There are none."""

@@ -126,6 +126,10 @@ class PrefixTree(Protocol):
         """The slots of every node; for checks."""
         ...
 
+    def holder(self, slot: int) -> str:
+        """Which node holds a slot, in words; for checks."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _NoSizes:
@@ -203,3 +207,7 @@ class NoPrefixTree:
     def iter_values(self) -> Iterable[Slots]:
         """No nodes."""
         return ()
+
+    def holder(self, slot: int) -> str:
+        """No node."""
+        return "no node"

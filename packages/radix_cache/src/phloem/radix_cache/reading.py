@@ -74,6 +74,19 @@ def key_to(node: Node) -> Key:
     return Key(array("i", b"".join(each.data for each in path)), root.namespace)
 
 
+def holder(tree: Structure, value: Any, tier: Tier) -> str:
+    """The node whose copy in a tier has a value, in words."""
+    ledger = tree.ledger(tier)
+    stack: list[Node] = list(tree.roots.values())
+    while stack:
+        node = stack.pop()
+        copy = None if isinstance(node, Root) else ledger.of(node)
+        if copy is not None and value in copy.values:
+            return f"node [{node.start}, {node.end}) of {key_to(node)!r}"
+        stack.extend(node.children.values())
+    return "no node"
+
+
 def sizes(tree: Structure) -> Sizes:
     """Tokens evictable, protected and in total, by tier."""
     evictable, protected = tree.device.counts

@@ -354,6 +354,10 @@ class RadixCache:
         """Every value segment of a tier, parents first: the tree's own objects, only to read."""
         return reading.iter_values(self._tree, tier)
 
+    def holder(self, value: Any, tier: Tier = Tier.DEVICE) -> str:
+        """Which node has a value in a tier, in words, "no node" if none has. O(tokens)."""
+        return reading.holder(self._tree, value, tier)
+
     @property
     def sizes(self) -> Sizes:
         """Tokens evictable, protected and in total, now; on the device, and under `host`."""
