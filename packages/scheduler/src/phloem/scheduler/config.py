@@ -34,13 +34,19 @@ class SchedulerConfig:
     clip_max_new_tokens: int = 4096
     """Admission never reserves more output than this for one request."""
     lpm_fallback_above: int = 128
-    """With more requests waiting than this, lpm behaves as fcfs: matching them all would cost too
-    much.
+    """With more requests waiting than this, lpm and the other cache-aware policies behave as fcfs:
+    matching them all would cost too much.
     """
     aging_tokens: int = 64
-    """Under a cache-aware policy each pass of waiting counts as this many matched tokens; 0 is
-    unfair.
+    """Under lpm, lof and shortest-prefill-first each pass of waiting counts as this many tokens;
+    dfs-weight and hrrn let nobody wait for more than `context_len` of them. 0 is unfair.
     """
+    in_batch_shared_tokens: int = 32
+    """A request that shares at least this many uncached tokens with one that is being computed
+    waits until they are cached; 0: nobody waits for that.
+    """
+    in_batch_check_tokens: int | None = None
+    """Who has more tokens cached than this does not wait for more; None: may wait all the same."""
     max_queued_requests: int | None = None
     """New requests that may wait; None: any number. Retracted ones wait beside them."""
     max_queued_tokens: int | None = None
@@ -79,5 +85,15 @@ class SchedulerConfig:
             raise ValueError(
                 f"schedule_conservativeness is {self.schedule_conservativeness}: give more than 0"
             )
-        if self.aging_tokens < 0:
-            raise ValueError(f"aging_tokens is {self.aging_tokens}: give 0 or more")
+        for name in _NOT_NEGATIVE:
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} is {value}: give 0 or more")
+
+
+_NOT_NEGATIVE = (
+    "aging_tokens",
+    "lpm_fallback_above",
+    "in_batch_shared_tokens",
+    "in_batch_check_tokens",
+)

@@ -11,6 +11,7 @@ from phloem.mem_pool import CacheManager, Lease
 from phloem.scheduler.batch import BatchRow
 from phloem.scheduler.budget import NewTokenRatio, PrefillBudget, tokens_needed
 from phloem.scheduler.config import SchedulerConfig
+from phloem.scheduler.in_batch import InBatchSharing
 from phloem.scheduler.ordering import QueueOrder
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.request import Request, Status
@@ -29,6 +30,12 @@ class _Blocked:
     """
 
 
+_MOST_HELD_BACK = 128
+"""Requests that are passed over in one pass for a prefix that is being computed; looking at them
+takes time, and they would wait all the same.
+"""
+
+
 class PrefillPlanner:
     """Plans the prefill part of a step: goes on with the chunked request, then admits from the
     queue.
@@ -43,6 +50,7 @@ class PrefillPlanner:
         manager: CacheManager,
         table: RequestTable,
         order: QueueOrder,
+        sharing: InBatchSharing | None,
         ratio: NewTokenRatio,
         clock: Callable[[], float],
     ) -> None:
@@ -50,6 +58,7 @@ class PrefillPlanner:
         self._manager = manager
         self._table = table
         self._order = order
+        self._sharing = sharing
         self._ratio = ratio
         self._clock = clock
         self._chunked: Request | None = None
@@ -108,10 +117,17 @@ class PrefillPlanner:
         if active and self._still_blocked(waiting, reserved):
             return
         self._blocked = None
-        before = len(rows)
+        before, held_back = len(rows), 0
+        if self._sharing is not None:
+            self._sharing.begin()
         for request in self._order.current():
             if len(active) >= self._config.max_running_requests:
                 break
+            if self._sharing is not None and self._sharing.holds(request, self._order.outlook):
+                held_back += 1
+                if held_back == _MOST_HELD_BACK:
+                    break
+                continue
             row = self._try_admit(request, budget, reserved, waiting)
             if row is None:
                 # Nobody overtakes the one that does not fit: a long prompt would never get in.
@@ -119,9 +135,13 @@ class PrefillPlanner:
             rows.append(row)
             waiting.remove(request.rid)
             active[request.rid] = request
+            if self._sharing is not None:
+                self._sharing.let_in(request)
             if request.status is Status.PREFILL:
                 break
             reserved += self._growth(np.array([row.lease.row]))
+        if held_back:
+            self._blocked = None  # who was held back may go before that one, memory or not
         waiting.passes += len(rows) > before
 
     def _still_blocked(self, waiting: WaitingQueue, reserved: float) -> bool:

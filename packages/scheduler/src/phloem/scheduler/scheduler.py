@@ -14,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from phloem.mem_pool import CacheManager
+from phloem.radix_cache.simulated import SimulatedTree
 from phloem.scheduler.batch import BatchRow, Decode, ScheduleBatch, to_worker_batch
 from phloem.scheduler.budget import NewTokenRatio, max_total_tokens
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.decode import DecodePlanner
 from phloem.scheduler.foresight import steady_steps, take_steps
+from phloem.scheduler.in_batch import InBatchSharing, MakeGroups
 from phloem.scheduler.news import News, PlainTokens
 from phloem.scheduler.ordering import QueueOrder
 from phloem.scheduler.pause import PauseMode
@@ -48,6 +50,7 @@ class Scheduler:
         manager: CacheManager,
         stop_checker: StopChecker | None = None,
         clock: Callable[[], float] = time.monotonic,
+        make_groups: MakeGroups = SimulatedTree,
     ) -> None:
         self.config = config
         self.manager = manager
@@ -66,7 +69,15 @@ class Scheduler:
         self._news = News()
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
         order = QueueOrder(self._waiting, manager, create_policy(config))
-        self._prefill = PrefillPlanner(config, manager, self._table, order, self._ratio, clock)
+        self._prefill = PrefillPlanner(
+            config,
+            manager,
+            self._table,
+            order,
+            self._in_batch_sharing(make_groups),
+            self._ratio,
+            clock,
+        )
         self._decode = DecodePlanner(manager, self._table, self._ratio, self._retract, self._end)
         chunk, page = config.chunked_prefill_size, manager.page_size
         if chunk is not None and chunk % page:
@@ -408,6 +419,12 @@ class Scheduler:
         self._reception.weights.move(request)
         request.publish = True
         self._waiting.add_first(request)
+
+    def _in_batch_sharing(self, make_groups: MakeGroups) -> InBatchSharing | None:
+        check, shared = self.config.in_batch_check_tokens, self.config.in_batch_shared_tokens
+        if not shared or not self.manager.shares_prefixes:
+            return None
+        return InBatchSharing(self.manager, make_groups, check, shared)
 
     def _hold_still(self) -> None:
         """Take all memory back, if that is how it is paused, once no step in flight uses it."""
