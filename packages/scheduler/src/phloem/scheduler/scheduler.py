@@ -8,19 +8,20 @@ back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from phloem.mem_pool import CacheManager
 from phloem.radix_cache.simulated import SimulatedTree
-from phloem.scheduler.batch import BatchRow, Decode, ScheduleBatch, to_worker_batch
+from phloem.scheduler.batch import Decode, ScheduleBatch, to_worker_batch
 from phloem.scheduler.budget import NewTokenRatio, max_total_tokens
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.decode import DecodePlanner
 from phloem.scheduler.foresight import steady_steps, take_steps
 from phloem.scheduler.in_batch import InBatchSharing, MakeGroups
+from phloem.scheduler.intake import ResultIntake
 from phloem.scheduler.news import News, PlainTokens
 from phloem.scheduler.ordering import QueueOrder
 from phloem.scheduler.pause import PauseMode
@@ -29,11 +30,9 @@ from phloem.scheduler.ports import ModelWorkerBatch, StepResult, StopChecker
 from phloem.scheduler.prefill import PrefillPlanner
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.reception import Reception
-from phloem.scheduler.request import FinishReason, Request, Status, TokenLogprob
-from phloem.scheduler.results import RowResult, RowResults
+from phloem.scheduler.request import FinishReason, Request, RequestOutput, Status, TokenLogprob
 from phloem.scheduler.sampling import SamplingParams
-from phloem.scheduler.stops import finish_after_token
-from phloem.scheduler.table import FINISHED, RUNNING, Bools, Ints, RequestTable, Rows
+from phloem.scheduler.table import FINISHED, RUNNING, RequestTable
 
 
 class Scheduler:
@@ -79,6 +78,9 @@ class Scheduler:
             clock,
         )
         self._decode = DecodePlanner(manager, self._table, self._ratio, self._retract, self._end)
+        self._intake = ResultIntake(
+            manager, self._table, config.eos_token_ids, clock, self._tell, self._end, self._fail
+        )
         chunk, page = config.chunked_prefill_size, manager.page_size
         if chunk is not None and chunk % page:
             raise ValueError(
@@ -255,7 +257,7 @@ class Scheduler:
             for request in table.requests(rows[~ended]):
                 self._fail(request, f"the model step failed: {result}")
         else:
-            self._take_in_step(batch, result, ended)
+            self._intake.take_in(batch, result, ended)
         for request in gone:
             self._release_if_over(request)
 
@@ -285,85 +287,8 @@ class Scheduler:
 
     # Inside.
 
-    def _take_in_step(self, batch: ScheduleBatch, result: StepResult, ended: Bools) -> None:
-        """All rows but those that have `ended`: most decodes at once, the others one by one."""
-        results = RowResults(result)
-        for i, row in enumerate(batch.chunks):
-            if not ended[i]:
-                self._take_in(row, results.row(i))
-        if batch.decode is None:
-            return
-        first, decode = len(batch.chunks), batch.decode
-        alive = ~ended[first:]
-        plain = alive & (result.counts[first:] == 1)
-        if decode.members.watched is not None:
-            plain &= ~decode.members.watched
-        for i in result.row_errors:
-            if i >= first:
-                plain[i - first] = False
-        if plain.all():
-            tokens = result.token_ids[len(result.token_ids) - len(plain) :]
-            self._append_all(decode.members.requests, decode.members.rows, tokens)
-            return
-        index = np.flatnonzero(plain)
-        self._append_all(
-            [decode.members.requests[i] for i in index.tolist()],
-            decode.members.rows[index],
-            result.token_ids[results.ends[first + index] - 1],
-        )
-        for i in np.flatnonzero(alive & ~plain).tolist():
-            self._take_in(decode.row(i), results.row(first + i))
-
-    def _append_all(self, requests: Sequence[Request], rows: Rows, tokens: Ints) -> None:
-        """One token for each of some requests, which nobody looks at but for how they end."""
-        self.manager.commit_rows(rows)
-        num_tokens, over = self._table.append(rows, tokens)
-        if over.any():
-            for i in np.flatnonzero(over).tolist():
-                request, token = requests[i], int(tokens[i])
-                reason = finish_after_token(request, token, self.config.eos_token_ids)
-                assert reason is not None, f"{request.rid} goes on after {token}"
-                self._end(request, reason, (token,))
-            on = np.flatnonzero(~over)
-            requests = [requests[i] for i in on.tolist()]
-            tokens, num_tokens = tokens[on], num_tokens[on]
-        if len(requests):
-            self._news.parts.append(PlainTokens(requests, tokens, num_tokens))
-
-    def _take_in(self, row: BatchRow, result: RowResult) -> None:
-        """What one row produced."""
-        request = row.request
-        if result.error is not None:
-            self._fail(request, result.error)
-            return
-        self.manager.commit(row.lease, row.query_len)
-        if result.prompt_logprobs is not None:
-            request.add_prompt_logprobs(result.prompt_logprobs)
-        taken, reason = self._append(request, result.token_ids)
-        if row.end == request.prefill_end and request.max_new_tokens == 0:
-            reason = FinishReason("length")
-        wanted = request.params.top_logprobs is not None
-        logprobs = result.logprobs[:taken] if wanted else ()
-        if reason is not None:
-            self._end(request, reason, result.token_ids[:taken], logprobs)
-            return
-        if row.end <= request.prefill_end and request.publish:
-            self.manager.checkpoint(row.lease, request.tokens)
-        if taken:
-            self._news.parts.append(request.report(result.token_ids[:taken], logprobs))
-
-    def _append(
-        self, request: Request, token_ids: tuple[int, ...]
-    ) -> tuple[int, FinishReason | None]:
-        """Add tokens up to the one that ends the request: how many, and why it ended if it did."""
-        for taken, token in enumerate(token_ids, start=1):
-            request.append(token)
-            if request.first_token is None:
-                request.first_token = self._clock()
-            reason = finish_after_token(request, token, self.config.eos_token_ids)
-            if reason is not None:
-                return taken, reason
-        return len(token_ids), None
+    def _tell(self, news: RequestOutput | PlainTokens) -> None:
+        self._news.parts.append(news)
 
     def _end(
         self,
@@ -375,7 +300,7 @@ class Scheduler:
         request.status = Status.FINISHED
         request.finish_reason = reason
         request.finished = self._clock()
-        self._news.parts.append(request.report(token_ids, logprobs))
+        self._tell(request.report(token_ids, logprobs))
         self._release_if_over(request)
 
     def _fail(self, request: Request, message: str) -> None:
