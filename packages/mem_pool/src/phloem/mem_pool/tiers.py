@@ -62,6 +62,10 @@ class Tiers(Protocol):
         """Take slots of the host out of use."""
         ...
 
+    def close(self) -> None:
+        """End what was started; nothing else is called any more."""
+        ...
+
 
 class DeviceOnly:
     """No tiers below the device: the tree's own answers."""
@@ -96,3 +100,6 @@ class DeviceOnly:
 
     def quarantine(self, slots: Slots) -> None:
         """There are none."""
+
+    def close(self) -> None:
+        """Nothing was started."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from phloem.kernels import KVLayer
 from phloem.model_runner.batch import PreparedBatch, prepare
 from phloem.model_runner.models import KVCache, LlamaModel
 from phloem.model_runner.prompt_logprobs import prompt_logprobs
@@ -60,6 +61,9 @@ class ModelRunner:
     before it returns; slots below a row's `seq_len` must stay the row's until the step's result was
     taken. The arrays of a batch's `sampling` and the masks are read later: they must not change
     before that.
+
+    `layer_ready(i)` is called, by the thread that computes, in each step before it uses layer i: it
+    waits where KV is still being brought there.
     """
 
     def __init__(
@@ -69,9 +73,10 @@ class ModelRunner:
         row_table: npt.NDArray[np.int32],
         *,
         overlap: bool = False,
+        layer_ready: Callable[[int], None] | None = None,
     ) -> None:
         self._model = model
-        self._kv_pool = kv_pool
+        self._kv_pool = kv_pool if layer_ready is None else _AwaitedKV(kv_pool, layer_ready)
         self._row_table = row_table
         self._sampler = Sampler(model.ops)
         self._relay = torch.zeros(len(row_table), dtype=torch.int64, device=model.device)
@@ -169,6 +174,18 @@ def _result(
         top = tuple(t for t, kept in zip(sampled.top_logprobs, keep, strict=True) if kept)
         logprobs = Logprobs(sampled.chosen_logprobs[keep], top, forwarded.prompt)
     return StepResult(sampled.ids.cpu().numpy()[keep].astype(np.int32), counts, logprobs, errors)
+
+
+class _AwaitedKV:
+    """A KV cache whose layers are waited for."""
+
+    def __init__(self, kv_pool: KVCache, ready: Callable[[int], None]) -> None:
+        self._kv_pool = kv_pool
+        self._ready = ready
+
+    def layer(self, index: int, /) -> KVLayer:
+        self._ready(index)
+        return self._kv_pool.layer(index)
 
 
 class _Inline(Executor):
