@@ -402,26 +402,27 @@ class CacheManager:
     def _make_room(self, pages: int) -> bool:
         """Have so many pages free, evicting what is missing; False: not enough can be evicted."""
         while (missing := pages * self._page_size - self.slots.available) > 0:
-            if missing > self.tree.sizes.evictable:
-                self.tiers.settle()  # what is being copied cannot be evicted
             evictable = self.tree.sizes.evictable
+            if missing > evictable:
+                self.tiers.settle()  # what is being copied cannot be evicted
+                evictable = self.tree.sizes.evictable
             if missing > evictable:
                 return False
             # Once, but that what is in quarantine is not free when it is evicted.
-            self._free_all(self.tree.evict(missing))
-            if self.tree.sizes.evictable == evictable:
+            freed = self._free_all(self.tree.evict(missing))
+            if not freed and self.tree.sizes.evictable == evictable:
                 raise IntegrityError(
                     f"the tree counts {evictable} tokens as evictable but lets go of none"
                 )
         return True
 
     def _free_all(self, segments: Iterable[Slots]) -> int:
-        """Free what the tree let go of."""
+        """Free what the tree let go of, in one operation; how many tokens came free."""
         self.version += 1
         before = self.slots.available
-        with self.slots.free_group():
-            for segment in segments:
-                self.slots.free(np.asarray(segment, np.int32))
+        arrays = [np.asarray(segment, np.int32) for segment in segments]
+        if arrays:
+            self.slots.free(np.concatenate(arrays))
         return self.slots.available - before
 
     def _page_floor(self, n: int) -> int:
