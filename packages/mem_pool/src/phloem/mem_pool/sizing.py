@@ -48,7 +48,8 @@ def capacity_tokens(
         raise ValueError(
             f"max_total_tokens {max_total_tokens} needs {_mib(need)} of KV memory at "
             f"{bytes_per_token} bytes a token, but the pool may take {room}, enough for {fits} "
-            "tokens: lower max_total_tokens, raise mem_fraction_static or free memory"
+            "tokens: lower max_total_tokens, raise mem_fraction_static, free memory or keep KV in "
+            "fewer bytes a token"
         )
     if not fits:
         raise ValueError(
