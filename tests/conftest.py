@@ -102,6 +102,7 @@ class LoopFrontend:
     """An engine in this process behind the HTTP API; implements `Frontend`."""
 
     draining = False
+    retry_after = None
 
     def __init__(self, **options):
         from phloem.server.config import ServerArgs
@@ -133,7 +134,14 @@ class LoopFrontend:
                 loop.call_soon_threadsafe(news.put_nowait, output)
 
         def add(scheduler):
-            scheduler.add(request.rid, request.prompt_ids, request.params, request.namespace)
+            scheduler.add(
+                request.rid,
+                request.prompt_ids,
+                request.params,
+                request.namespace,
+                timeout=request.timeout,
+                queue_timeout=request.queue_timeout,
+            )
             self.driver.listen(request.rid, tell)
 
         self.driver.call(add)
@@ -157,10 +165,21 @@ class LoopFrontend:
         await self.ping(1)
         return self.driver.call(state)
 
-    async def flush_cache(self):
+    async def flush_cache(self, timeout=0.0):
         from phloem.server.control import flush_cache
 
         return self.driver.call(flush_cache)
+
+    async def pause(self, mode):
+        from phloem.scheduler import PauseMode
+
+        self.driver.call(lambda scheduler: scheduler.pause(PauseMode.of(mode)))
+
+    async def resume(self):
+        self.driver.call(lambda scheduler: scheduler.resume())
+
+    async def set_weight_version(self, name):
+        self.driver.call(lambda scheduler: scheduler.set_weight_version(name))
 
     def end(self):
         """From here on everything is a `ServiceUnavailable`."""

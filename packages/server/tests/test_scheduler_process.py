@@ -24,8 +24,8 @@ class Box:
         while self.messages:
             yield self.messages.popleft()
 
-    def wait(self):
-        assert self.messages, "it would sleep for ever"
+    def wait(self, timeout=None):
+        assert self.messages or timeout is not None, "it would sleep for ever"
         yield from self.take()
 
 

@@ -6,8 +6,6 @@ it sends one, so that both refuse with the same sentence.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
@@ -65,6 +63,10 @@ def checked_new_tokens(
     return min(max(DEFAULT_MAX_NEW_TOKENS, least), max_total_tokens - prompt)
 
 
+LONGEST_SECONDS = 10_000_000
+"""Some months; clocks cannot wait for any time at all."""
+
+
 def checked_seconds(seconds: float | None, name: str) -> float | None:
     """A time limit that a user gave; None: no limit.
 
@@ -75,6 +77,9 @@ def checked_seconds(seconds: float | None, name: str) -> float | None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise ValueError(f"{name} is {seconds!r}: give a number of seconds")
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"{name} is {seconds:g}: give more than 0 seconds, or leave it out")
+    if not 0 < seconds <= LONGEST_SECONDS:
+        raise ValueError(
+            f"{name} is {seconds:g}: give more than 0 seconds and at most {LONGEST_SECONDS}, or "
+            "leave it out"
+        )
     return float(seconds)

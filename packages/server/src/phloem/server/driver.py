@@ -104,10 +104,13 @@ class LoopDriver:
             self._end(f"the engine's loop failed: {error!r}", error)
 
     def _take_inbox(self, loop: EventLoop) -> bool:
-        """Do what was handed in, waiting for it while the loop is idle; False: time to stop."""
+        """Do what was handed in, waiting for it, or for a time limit of some request, while the
+        loop is idle; False: time to stop.
+        """
         with self._wake:
             while not self._inbox and loop.idle and not self._stopping:
-                self._wake.wait()
+                if not self._wake.wait(loop.scheduler.due_in()):
+                    break
             handed_in = len(self._inbox)
         for _ in range(handed_in):
             self._inbox.popleft().do(loop.scheduler)

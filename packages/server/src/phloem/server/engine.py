@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from phloem.scheduler import Scheduler
+from phloem.scheduler import PauseMode, Scheduler
 from phloem.server.config import ServerArgs
 from phloem.server.control import flush_cache
 from phloem.server.driver import EngineDead, LoopDriver, Sink, raise_if_dead
@@ -144,6 +144,7 @@ class Engine:
 
         Raises:
             ValueError: for bad input; nothing is run then.
+            QueueFullError: too many requests wait; likewise.
             EngineDead: the engine has ended.
         """
         jobs, single = self._jobs(prompts, sampling_params, input_ids, namespace)
@@ -218,6 +219,23 @@ class Engine:
             ValueError: while requests are running.
         """
         return self._driver.call(flush_cache)
+
+    def pause(self, mode: str = "abort") -> None:
+        """Hold all requests still until `resume`; `mode` says what becomes of those that are there:
+        "abort", "retract" or "in_place", see `phloem.scheduler.PauseMode`.
+
+        Raises:
+            ValueError: there is no such mode.
+        """
+        self._driver.call(lambda scheduler: scheduler.pause(PauseMode.of(mode)))
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self._driver.call(Scheduler.resume)
+
+    def set_weight_version(self, name: str) -> None:
+        """Say that the model has other weights now: what was cached before is used no more."""
+        self._driver.call(lambda scheduler: scheduler.set_weight_version(name))
 
     def shutdown(self) -> None:
         """Abort what runs, end the threads and give the memory back. May be called again."""

@@ -18,7 +18,15 @@ SHUTTING_DOWN = "the server is shutting down"
 
 
 class ServiceUnavailable(RuntimeError):
-    """The engine behind the API has ended or does not answer; a 503."""
+    """The engine behind the API has ended or does not answer; a 503.
+
+    Attributes:
+        retry_after: seconds after which trying again may help; None: nobody knows.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,10 @@ class GenerationRequest:
     params: SamplingParams
     namespace: tuple[str | int | None, ...] = ()
     skip_special_tokens: bool = True
+    timeout: float | None = None
+    """Seconds after which it ends; None: as the server is configured."""
+    queue_timeout: float | None = None
+    """The same for the wait until it begins."""
 
 
 class NewsStream(Protocol):
@@ -58,6 +70,8 @@ class Frontend(Protocol):
     limits: Limits
     draining: bool
     """The server is ending: what runs goes on for a while, and nothing new is taken."""
+    retry_after: float | None
+    """Seconds after which a server that is draining will have ended."""
 
     def start(self, request: GenerationRequest) -> NewsStream:
         """Check a request and send it off.
@@ -86,10 +100,26 @@ class Frontend(Protocol):
         """The scheduler's state: running, waiting, used, cached, free and total tokens and more."""
         ...
 
-    async def flush_cache(self) -> int:
-        """Forget cached prefixes; the tokens freed.
+    async def flush_cache(self, timeout: float = 0.0) -> int:
+        """Forget cached prefixes, having waited until none is in use; the tokens freed.
 
         Raises:
-            ValueError: while requests are running.
+            ValueError: requests use them still after `timeout` seconds.
         """
+        ...
+
+    async def pause(self, mode: str) -> None:
+        """Hold all requests still; see `phloem.scheduler.PauseMode` for the modes.
+
+        Raises:
+            ValueError: there is no such mode.
+        """
+        ...
+
+    async def resume(self) -> None:
+        """Let them go on."""
+        ...
+
+    async def set_weight_version(self, name: str) -> None:
+        """Say that the model has other weights now; see `Scheduler.set_weight_version`."""
         ...

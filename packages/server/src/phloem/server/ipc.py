@@ -8,6 +8,7 @@ a circle, wait for each other.
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -62,9 +63,9 @@ class Inbox(Generic[Message]):
         while self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             yield self._decode(self._socket.recv(zmq.NOBLOCK))
 
-    def wait(self) -> Iterator[Message]:
-        """Sleep until there is a message; it, and what else is here."""
-        yield self._decode(self._socket.recv())
+    def wait(self, timeout: float | None = None) -> Iterator[Message]:
+        """Sleep until there is a message, `timeout` seconds at most; the messages that are here."""
+        self._socket.poll(None if timeout is None else math.ceil(timeout * 1000))
         yield from self.take()
 
     def listen(self, loop: asyncio.AbstractEventLoop, take: Callable[[Message], None]) -> None:

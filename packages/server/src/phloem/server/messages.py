@@ -37,6 +37,9 @@ class Generate(_Message):
     """Fields of `phloem.scheduler.SamplingParams`."""
     namespace: list[str | int | None] = []
     skip_special_tokens: bool = True
+    timeout: float | None = None
+    """Seconds; None: as the scheduler is configured."""
+    queue_timeout: float | None = None
 
 
 class Abort(_Message):
@@ -50,7 +53,8 @@ class Control(_Message):
 
     id: int
     action: str
-    """"ping", "state" or "flush_cache"."""
+    """One of those that `phloem.server.control` knows."""
+    options: dict[str, Any] = {}
 
 
 ToScheduler = Generate | Abort | Control
@@ -101,12 +105,16 @@ FromScheduler = Ready | Failed | Reply
 
 
 class Finish(_Part):
-    """Why a request ended; as `phloem.scheduler.FinishReason`."""
+    """Why a request ended; as `phloem.scheduler.FinishReason`, or type "refused": it never began,
+    because too many wait.
+    """
 
     type: str
     matched: int | str | None = None
     message: str | None = None
     status_code: int | None = None
+    retry_after: float | None = None
+    """Seconds after which trying again may help."""
 
 
 class TextOptions(_Part):

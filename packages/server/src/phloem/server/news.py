@@ -26,7 +26,9 @@ def token_news(output: RequestOutput, options: TextOptions | None = None) -> Tok
         token_ids=list(output.token_ids),
         finish=None
         if reason is None
-        else Finish(reason.type, reason.matched, reason.message, reason.status_code),
+        else Finish(
+            reason.type, reason.matched, reason.message, reason.status_code, reason.retry_after
+        ),
         prompt_tokens=output.prompt_tokens,
         completion_tokens=output.completion_tokens,
         cached_tokens=output.cached_tokens,

@@ -137,5 +137,6 @@ def _finish_reason(finish: Finish) -> dict[str, Any]:
         "matched": finish.matched,
         "message": finish.message,
         "status_code": finish.status_code,
+        "retry_after": finish.retry_after,
     }
     return {name: value for name, value in fields.items() if value is not None}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 
 import zmq
 
-from phloem.scheduler import EventLoop, SamplingParams
+from phloem.scheduler import EventLoop, QueueFullError, SamplingParams
 from phloem.server.children import ChildConfig, enter_child
-from phloem.server.control import answer
+from phloem.server.control import WaitingFlushes, answer, soonest
 from phloem.server.ipc import Inbox, Outbox
 from phloem.server.messages import (
     Abort,
@@ -56,18 +57,25 @@ class SchedulerService:
         """Of the requests that have had no news yet."""
         self._news: list[TokenNews] = []
         """For the next batch."""
+        self._flushes = WaitingFlushes(loop.scheduler, time.monotonic)
 
     def turn(self) -> None:
         """Take in what has come, waiting for it while there is nothing else to do; run a step."""
-        for message in self._inbox.wait() if self._loop.idle else self._inbox.take():
+        inbox = self._inbox
+        for message in inbox.wait(self._patience()) if self._loop.idle else inbox.take():
             self._handle(message)
         options = self._options
         for output in self._loop.step():
             first = options.pop(output.rid, None) if options else None
             self._news.append(token_news(output, first))
+        self._flushes.settle()
         if self._news:
             self._detokenizer.send(TokenBatch(self._news))
             self._news = []
+
+    def _patience(self) -> float | None:
+        """Seconds after which there is something to do by itself; None: there is nothing."""
+        return soonest(self._loop.scheduler.due_in(), self._flushes.due_in())
 
     def _handle(self, message: ToScheduler) -> None:
         if isinstance(message, Generate):
@@ -75,6 +83,8 @@ class SchedulerService:
         elif isinstance(message, Abort):
             for rid in message.rids:
                 self._loop.scheduler.abort(rid)
+        elif message.action == "flush_cache":
+            self._flushes.add(message.options.get("timeout", 0.0), partial(self._tell, message.id))
         else:
             self._frontend.send(self._reply(message))
 
@@ -82,26 +92,38 @@ class SchedulerService:
         try:
             params = SamplingParams.from_dict(message.sampling_params)
             self._loop.scheduler.add(
-                message.rid, message.prompt_ids, params, tuple(message.namespace)
+                message.rid,
+                message.prompt_ids,
+                params,
+                tuple(message.namespace),
+                timeout=message.timeout,
+                queue_timeout=message.queue_timeout,
             )
+        except QueueFullError as error:
+            refused = Finish("refused", None, str(error), 503, error.retry_after)
+            self._news.append(_refusal(message, refused))
         except ValueError as error:
             # The API process has checked the same; should it be mistaken, its client hears of it.
-            self._news.append(_refusal(message, error))
+            self._news.append(_refusal(message, Finish("error", None, str(error), 400)))
         else:
             self._options[message.rid] = TextOptions(list(params.stop), message.skip_special_tokens)
 
     def _reply(self, message: Control) -> Reply:
         try:
-            return Reply(message.id, answer(self._loop.scheduler, message.action))
+            return Reply(message.id, answer(self._loop.scheduler, message.action, message.options))
         except ValueError as error:
             return Reply(message.id, {}, str(error))
 
+    def _tell(self, id: int, freed: int | ValueError) -> None:
+        failed = isinstance(freed, ValueError)
+        self._frontend.send(Reply(id, {}, str(freed)) if failed else Reply(id, {"freed": freed}))
 
-def _refusal(message: Generate, error: ValueError) -> TokenNews:
+
+def _refusal(message: Generate, finish: Finish) -> TokenNews:
     return TokenNews(
         rid=message.rid,
         token_ids=[],
-        finish=Finish("error", message=str(error), status_code=400),
+        finish=finish,
         prompt_tokens=len(message.prompt_ids),
         completion_tokens=0,
         cached_tokens=0,

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from phloem.scheduler import SamplingParams, checked_new_tokens, checked_prompt
+from phloem.scheduler import SamplingParams, checked_new_tokens, checked_prompt, checked_seconds
 from phloem.server.frontend import SHUTTING_DOWN, GenerationRequest, ServiceUnavailable
 from phloem.server.ipc import Outbox
 from phloem.server.messages import (
@@ -106,6 +106,7 @@ class TokenizerManager:
         self._ids = count()
         self._failure: str | None = None
         self.draining = False
+        self.retry_after: float | None = None
         self._idle = asyncio.Event()
         """No request is in flight; kept up to date while draining."""
 
@@ -113,7 +114,7 @@ class TokenizerManager:
         """Check a request and send it off, as `Frontend` says."""
         self._check_alive()
         if self.draining:
-            raise ServiceUnavailable(SHUTTING_DOWN)
+            raise ServiceUnavailable(SHUTTING_DOWN, self.retry_after)
         rid, params = request.rid, request.params
         if rid in self._streams:
             raise ValueError(f"request id {rid!r} is in use: give each request its own")
@@ -132,6 +133,8 @@ class TokenizerManager:
             _given(params),
             list(request.namespace),
             request.skip_special_tokens,
+            checked_seconds(request.timeout, "timeout"),
+            checked_seconds(request.queue_timeout, "queue_timeout"),
         )
         self._scheduler.send(message)
         stream = self._streams[rid] = RequestStream(partial(self._send_abort, [rid]))
@@ -156,21 +159,29 @@ class TokenizerManager:
         """The scheduler's state; see `phloem.server.control`."""
         return await self._ask("state")
 
-    async def flush_cache(self) -> int:
-        """Forget cached prefixes; the tokens freed.
-
-        Raises:
-            ValueError: while requests are running.
-        """
-        freed: int = (await self._ask("flush_cache"))["freed"]
+    async def flush_cache(self, timeout: float = 0.0) -> int:
+        """Forget cached prefixes, as `Frontend` says."""
+        freed: int = (await self._ask("flush_cache", timeout=timeout))["freed"]
         return freed
+
+    async def pause(self, mode: str) -> None:
+        """Hold all requests still, as `Frontend` says."""
+        await self._ask("pause", mode=mode)
+
+    async def resume(self) -> None:
+        """Let them go on."""
+        await self._ask("resume")
+
+    async def set_weight_version(self, name: str) -> None:
+        """Say that the model has other weights now."""
+        await self._ask("set_weight_version", name=name)
 
     async def drain(self, timeout: float) -> None:
         """Take no more requests, and let those that run go on for `timeout` seconds at most.
 
         What runs after that is left to `shut_down`.
         """
-        self.draining = True
+        self.draining, self.retry_after = True, timeout
         self._note_idle()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout)
@@ -213,11 +224,11 @@ class TokenizerManager:
         if self._failure is None:
             self._scheduler.send(Abort(rids))
 
-    async def _ask(self, action: str) -> dict[str, Any]:
+    async def _ask(self, action: str, **options: Any) -> dict[str, Any]:
         self._check_alive()
         number = next(self._ids)
         waiting = self._replies[number] = asyncio.get_running_loop().create_future()
-        self._scheduler.send(Control(number, action))
+        self._scheduler.send(Control(number, action, options))
         try:
             reply = await waiting
         finally:

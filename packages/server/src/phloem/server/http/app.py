@@ -21,7 +21,7 @@ from phloem.server.http.generation import Answer, Generation
 from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.native import prepare_native
-from phloem.server.http.operation import AbortRequest, check_model, operation_router
+from phloem.server.http.operation import BODIES, check_model, operation_router
 from phloem.server.http.prepare import Prepared, prepare_chat, prepare_completion
 from phloem.server.http.protocol import (
     IGNORED,
@@ -101,7 +101,7 @@ def _add_generation(
         given = checked(content, GenerateRequest, UNSUPPORTED_IN_GENERATE, ())
         return answer(await prepare_native(frontend, given))
 
-    describe_bodies(app, (ChatRequest, CompletionRequest, GenerateRequest, AbortRequest))
+    describe_bodies(app, (ChatRequest, CompletionRequest, GenerateRequest, *BODIES))
 
 
 def _version() -> str:

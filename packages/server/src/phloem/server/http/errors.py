@@ -7,6 +7,7 @@ reaches a client.
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from phloem.scheduler import ContextLengthError, SamplingParams
+from phloem.scheduler import ContextLengthError, QueueFullError, SamplingParams
 from phloem.server.frontend import ServiceUnavailable
 from phloem.server.messages import Finish
 
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 ABORTED = 499
 """Somebody ended the request; not a 5xx, which clients would answer by trying again."""
 
+_CODES = {ABORTED: "aborted", 408: "timeout", 503: "overloaded"}
+"""What ends a generation early, by status."""
 _LONGEST_MESSAGE = 1000
 """Characters; a sentence may quote what a client sent, which may be long."""
 _FIRST_WORD = re.compile(r"[a-z_]+")
@@ -40,15 +43,25 @@ _PARAMETERS = frozenset(field.name for field in fields(SamplingParams)) | {
 
 
 class ApiError(Exception):
-    """An answer other than a success; `message` is a sentence for the client."""
+    """An answer other than a success; `message` is a sentence for the client.
+
+    `retry_after` is in seconds, for the header of that name.
+    """
 
     def __init__(
-        self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None
+        self,
+        message: str,
+        status: int = 400,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message[:_LONGEST_MESSAGE])
         self.status = status
         self.param = param
         self.code = code
+        self.retry_after = retry_after
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""
@@ -66,7 +79,11 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         """The whole answer."""
-        return json_response(self.body(), self.status)
+        response = json_response(self.body(), self.status)
+        if self.retry_after is not None:
+            # Whole seconds, as the header wants it; never 0, which would be at once.
+            response.headers["Retry-After"] = str(max(math.ceil(self.retry_after), 1))
+        return response
 
 
 def json_response(content: Any, status: int = 200) -> Response:
@@ -105,7 +122,9 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ServiceUnavailable):
-        return ApiError(str(error), 503, code="service_unavailable")
+        return ApiError(str(error), 503, code="service_unavailable", retry_after=error.retry_after)
+    if isinstance(error, QueueFullError):
+        return ApiError(str(error), 503, code=_CODES[503], retry_after=error.retry_after)
     logger.error("a request failed", exc_info=error)
     return ApiError("the server failed on this request: its log says why", 500, code="internal")
 
@@ -114,11 +133,12 @@ def raise_if_failed(finish: Finish | None) -> None:
     """Raise the error that a request ended with, if it did."""
     if finish is None or finish.type in ("stop", "length"):
         return
-    default = ABORTED if finish.type == "abort" else 500
+    status = finish.status_code or (ABORTED if finish.type == "abort" else 500)
     raise ApiError(
         finish.message or f"the request ended by {finish.type}",
-        finish.status_code or default,
-        code="aborted" if finish.type == "abort" else "generation_failed",
+        status,
+        code=_CODES.get(status, "generation_failed"),
+        retry_after=finish.retry_after,
     )
 
 
@@ -127,7 +147,7 @@ def install_handlers(app: FastAPI) -> None:
 
     What nobody foresaw is left to `phloem.server.http.surround`.
     """
-    for kind in (ApiError, ServiceUnavailable):
+    for kind in (ApiError, ServiceUnavailable, QueueFullError):
         app.add_exception_handler(kind, _answer)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(RequestValidationError, _validation_error)

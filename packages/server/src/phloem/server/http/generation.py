@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from phloem.server.frontend import Frontend, GenerationRequest, NewsStream, ServiceUnavailable
-from phloem.server.http.errors import refusing
+from phloem.server.http.errors import raise_if_failed, refusing
 from phloem.server.http.metrics import Meter, Metrics
 from phloem.server.http.sse import EventStream
 from phloem.server.messages import Logprobs, TextNews
@@ -160,6 +160,9 @@ class _Sequence:
             self._meter.end("error")
             raise
         self._meter.take(news)
+        if news.finish is not None and news.finish.type == "refused":
+            # All or none: what the others would come to is not waited for.
+            raise_if_failed(news.finish)
         return news
 
     def close(self) -> None:

@@ -31,7 +31,8 @@ class NativeForm:
     """Answers as the engine's result dicts.
 
     An aborted request has the result that it came to, whose `finish_reason` says so; one that
-    failed is an error, unless it is one of several or the news of it is streamed.
+    failed, or was out of time before it came to anything, is an error, unless it is one of several
+    or the news of it is streamed.
     """
 
     def __init__(self, jobs: Sequence[Job], single: bool) -> None:
@@ -48,9 +49,11 @@ class NativeForm:
 
     def whole(self, outputs: Sequence[TextNews]) -> bytes:
         """A result, or the list of them."""
-        finish = outputs[0].finish
-        if self._single and finish is not None and finish.type == "error":
-            raise_if_failed(finish)
+        first, finish = outputs[0], outputs[0].finish
+        if self._single and finish is not None:
+            nothing = finish.status_code is not None and not first.completion_tokens
+            if finish.type == "error" or nothing:
+                raise_if_failed(finish)
         results: list[Result] = [b.delta(news) for b, news in zip(self._builders, outputs)]
         content: Any = results[0] if self._single else results
         return msgspec.json.encode(content)
@@ -68,7 +71,7 @@ async def prepare_native(frontend: Frontend, request: GenerateRequest) -> Prepar
             only(jobs)
     rids = _rids(request, jobs)
     skip = request.skip_special_tokens is not False
-    requests = [to_request(job, rid, skip) for job, rid in zip(jobs, rids)]
+    requests = [to_request(job, rid, skip, request) for job, rid in zip(jobs, rids)]
     prompt = "text" if request.input_ids is None else "input_ids"
     return Prepared(requests, NativeForm(jobs, single), bool(request.stream), prompt)
 

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
+from phloem.scheduler import checked_seconds
 from phloem.server.frontend import SHUTTING_DOWN, Frontend, ServiceUnavailable
 from phloem.server.http.body import checked, read_json
 from phloem.server.http.describe import body_of
@@ -26,6 +27,22 @@ class AbortRequest(msgspec.Struct, kw_only=True):
 
     rid: str | None = None
     abort_all: bool | None = None
+
+
+class PauseRequest(msgspec.Struct, kw_only=True):
+    """The body of `POST /pause_generation`."""
+
+    mode: str = "abort"
+    """"abort", "retract" or "in_place"; see `phloem.scheduler.PauseMode`."""
+
+
+class WeightVersionRequest(msgspec.Struct, kw_only=True):
+    """The body of `POST /update_weight_version`."""
+
+    new_version: str
+
+
+BODIES = (AbortRequest, PauseRequest, WeightVersionRequest)
 
 
 def operation_router(
@@ -52,7 +69,7 @@ def operation_router(
     async def ready() -> Response:
         """The same; 503 too once the server takes no more requests, while it finishes others."""
         if frontend.draining:
-            raise ServiceUnavailable(SHUTTING_DOWN)
+            raise ServiceUnavailable(SHUTTING_DOWN, frontend.retry_after)
         return await health()
 
     @router.get("/v1/models")
@@ -73,12 +90,6 @@ def operation_router(
         state = await _state(frontend, health_timeout)
         return json_response({"model": model, "limits": limits, "state": state, **info})
 
-    @router.post("/flush_cache")
-    async def flush_cache() -> Response:
-        """Forget cached prefixes; 400 while requests are running."""
-        with refusing():
-            return json_response({"freed_tokens": await frontend.flush_cache()})
-
     @router.post("/abort_request", openapi_extra=body_of(AbortRequest))
     async def abort_request(request: Request) -> Response:
         """End one sequence or one answer by its id, or all; one that has ended is no error."""
@@ -86,6 +97,8 @@ def operation_router(
         if (given.rid is None) == (not given.abort_all):
             raise ApiError("give either rid or abort_all: true", param="rid")
         return json_response({"aborted": sum(map(frontend.abort, _rids(given.rid)))})
+
+    _add_cache_control(router, frontend, max_body_bytes)
 
     @router.get("/metrics")
     async def read_metrics() -> Response:
@@ -97,6 +110,39 @@ def operation_router(
         return Response(metrics.exposition(state), media_type=CONTENT_TYPE_LATEST)
 
     return router
+
+
+def _add_cache_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> None:
+    """The routes for who changes the weights, or measures without a cache."""
+
+    @router.post("/flush_cache")
+    async def flush_cache(timeout: float = 0.0) -> Response:
+        """Forget cached prefixes; 400 where requests use them still after `timeout` seconds."""
+        with refusing("timeout"):
+            # 0, which does not wait, is no time limit but allowed here.
+            seconds = checked_seconds(timeout, "timeout") if timeout else 0.0
+            return json_response({"freed_tokens": await frontend.flush_cache(seconds or 0.0)})
+
+    @router.post("/pause_generation", openapi_extra=body_of(PauseRequest))
+    async def pause_generation(request: Request) -> Response:
+        """Hold all sequences still; those that are there end, give their memory back, or stay."""
+        given = checked(await read_json(request, max_body_bytes), PauseRequest, {}, ())
+        with refusing("mode"):
+            await frontend.pause(given.mode)
+        return json_response({"paused": given.mode})
+
+    @router.post("/continue_generation")
+    async def continue_generation() -> Response:
+        """Let them go on."""
+        await frontend.resume()
+        return json_response({"paused": None})
+
+    @router.post("/update_weight_version", openapi_extra=body_of(WeightVersionRequest))
+    async def update_weight_version(request: Request) -> Response:
+        """Say that the weights have changed: what was cached under others is used no more."""
+        given = checked(await read_json(request, max_body_bytes), WeightVersionRequest, {}, ())
+        await frontend.set_weight_version(given.new_version)
+        return json_response({"weight_version": given.new_version})
 
 
 def _rids(id: str | None) -> Iterable[str | None]:

@@ -24,6 +24,7 @@ from phloem.server.http.protocol import (
     MAX_SEQUENCES,
     ChatRequest,
     CompletionRequest,
+    GenerateRequest,
     OpenAIRequest,
 )
 from phloem.server.jobs import Job, make_jobs
@@ -195,7 +196,7 @@ def _requests(id: str, jobs: Sequence[Job], request: OpenAIRequest) -> list[Gene
     """One answer's sequences are named after it, so that its id aborts them."""
     rids = [id] if len(jobs) == 1 else [sequence_id(id, i) for i in range(len(jobs))]
     skip = request.skip_special_tokens is not False
-    return [to_request(job, rid, skip) for job, rid in zip(jobs, rids)]
+    return [to_request(job, rid, skip, request) for job, rid in zip(jobs, rids)]
 
 
 def sequence_id(answer: str, index: int) -> str:
@@ -203,14 +204,18 @@ def sequence_id(answer: str, index: int) -> str:
     return f"{answer}-{index}"
 
 
-def to_request(job: Job, rid: str, skip_special_tokens: bool) -> GenerationRequest:
-    """A job as the frontend takes it."""
+def to_request(
+    job: Job, rid: str, skip_special_tokens: bool, asked: OpenAIRequest | GenerateRequest
+) -> GenerationRequest:
+    """A job as the frontend takes it, with the time limits that were asked for."""
     return GenerationRequest(
         rid,
         job.prompt_ids,
         job.params,
         job.namespace,  # type: ignore[arg-type]
         skip_special_tokens,
+        asked.timeout,
+        asked.queue_timeout,
     )
 
 

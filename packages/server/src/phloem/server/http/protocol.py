@@ -49,6 +49,10 @@ class OpenAIRequest(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     cache_salt: str | None = None
     """Only requests of an equal salt share cached prefixes."""
+    timeout: float | None = None
+    """Seconds after which each sequence ends, with 408 if the answer has not begun."""
+    queue_timeout: float | None = None
+    """Seconds after which one that has not begun ends, with 503."""
 
 
 class ChatRequest(OpenAIRequest, kw_only=True):
@@ -83,6 +87,8 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     """Names the sequences, for `/abort_request`."""
     skip_special_tokens: bool | None = None
     cache_salt: str | None = None
+    timeout: float | None = None
+    queue_timeout: float | None = None
 
 
 IGNORED = frozenset(
