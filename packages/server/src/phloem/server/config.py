@@ -136,6 +136,25 @@ class ServerArgs:
         None, "seconds that a request may wait before it begins, likewise", group=SCHEDULING
     )
     disable_radix_cache: bool = option(False, "share no prefixes between requests", group=MEMORY)
+    host_cache_gb: float | None = option(
+        None,
+        "GiB of host memory that keep what the KV cache lets go of; none: nothing, or with a "
+        "disk_cache as much as the KV cache takes, at most 4",
+        group=MEMORY,
+    )
+    disk_cache: str | None = option(
+        None,
+        "folder where cached prefixes outlive the process; processes may share one",
+        group=MEMORY,
+    )
+    disk_cache_gb: float | None = option(
+        None, "GiB that the files of the disk_cache may take; none: 10", group=MEMORY
+    )
+    cache_idle_ttl: float | None = option(
+        None,
+        "seconds after which a prefix that nobody used is forgotten, on disk too; none: never",
+        group=MEMORY,
+    )
     random_seed: int | None = option(
         None, "base of the seeds of requests without one; none: random", group=ENGINE
     )
@@ -171,4 +190,23 @@ class ServerArgs:
                 raise ValueError(
                     f"{name} {seconds:g} is no time: give more than 0 seconds, or leave it out"
                 )
+        self._check_tiers()
         check_choices(self)
+
+    def _check_tiers(self) -> None:
+        for name in ("host_cache_gb", "disk_cache_gb", "cache_idle_ttl"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name} {value} is not positive: give more than 0, or leave it")
+        if self.disk_cache_gb is not None and self.disk_cache is None:
+            raise ValueError(
+                f"disk_cache_gb {self.disk_cache_gb:g} was given without a disk_cache: give its "
+                "folder too"
+            )
+        if self.disk_cache == "":
+            raise ValueError("disk_cache is empty: give a folder")
+        if self.disable_radix_cache and (self.host_cache_gb or self.disk_cache):
+            raise ValueError(
+                "host_cache_gb and disk_cache keep what the radix cache holds, which "
+                "disable_radix_cache turns off: leave one of them"
+            )

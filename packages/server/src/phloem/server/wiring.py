@@ -14,7 +14,6 @@ from phloem.mem_pool import (
     CacheManager,
     NoPrefixTree,
     PageAllocator,
-    PrefixTree,
     RowTable,
     SlotAllocator,
     TokenAllocator,
@@ -26,6 +25,7 @@ from phloem.server.config import CHUNKING_OFF, ServerArgs
 from phloem.server.scripted_model import SCRIPTED, load_scripted_model
 from phloem.server.startup import Laps
 from phloem.server.stop_strings import TextStopChecker
+from phloem.server.tiers import ArrayMemory, KVMemory, make_tiers, wants_tiers
 from phloem.server.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class EngineParts:
     runner: Runner
     loop: EventLoop
     close: Callable[[], None]
-    """Ends what the runner started."""
+    """Ends what the runner and the cache started; what is cached on disk is there then."""
     startup_seconds: Mapping[str, float]
     """How long each part of making it took, in order."""
 
@@ -73,6 +73,7 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
     from phloem.mem_pool.kv import DTYPES, KVPool, KVShape
     from phloem.model_runner import ModelRunner, load_model
     from phloem.model_runner.sources import resolve_model
+    from phloem.server.kv_memory import PoolMemory
 
     device = _device(args, torch.cuda.is_available())
     laps.lap("import torch")
@@ -89,6 +90,7 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
     shape = KVShape(c.num_layers, c.num_kv_heads, c.head_dim, kv_dtype)
     slots = _slots(args, shape.bytes_per_token, _available_bytes(device), device)
     kv = KVPool(slots.num_slots, shape, device, page_size=args.page_size)
+    memory = PoolMemory(args, kv, folder.path)
     config = _scheduler_config(
         args,
         model.config.context_length,
@@ -96,9 +98,10 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
         _eos_ids(model, tokenizer),
         device,
     )
-    manager = _manager(args, config, slots)
+    rows = RowTable(config.max_running_requests, config.context_len)
+    manager = _manager(args, rows, slots, memory)
     overlap = device != "cpu" if args.enable_overlap is None else args.enable_overlap
-    runner = ModelRunner(model, kv, manager.rows.table, overlap=overlap)
+    runner = ModelRunner(model, kv, rows.table, overlap=overlap, layer_ready=memory.layer_ready)
     laps.lap("make the KV cache")
     return _parts(
         args, folder.name, tokenizer, config, manager, runner, overlap, runner.close, laps.seconds
@@ -113,8 +116,9 @@ def _build_scripted(args: ServerArgs) -> EngineParts:
     config = _scheduler_config(
         args, scripted.context_length, scripted.tokenizer.vocab_size, scripted.eos_token_ids, "cpu"
     )
-    manager = _manager(args, config, slots)
-    runner = scripted.runner(manager.rows.table, slots.num_slots)
+    rows = RowTable(config.max_running_requests, config.context_len)
+    runner = scripted.runner(rows.table, slots.num_slots)
+    manager = _manager(args, rows, slots, ArrayMemory(runner.kv))
     overlap = bool(args.enable_overlap)
     return _parts(
         args,
@@ -142,7 +146,12 @@ def _parts(
 ) -> EngineParts:
     scheduler = Scheduler(config, manager, TextStopChecker(tokenizer))
     loop = create_loop(scheduler, runner, overlap)
-    return EngineParts(args, name, tokenizer, scheduler, runner, loop, close, startup_seconds)
+
+    def end() -> None:
+        close()
+        manager.tiers.close()
+
+    return EngineParts(args, name, tokenizer, scheduler, runner, loop, end, startup_seconds)
 
 
 def _scheduler_config(
@@ -179,13 +188,20 @@ def _scheduler_config(
     )
 
 
-def _manager(args: ServerArgs, config: SchedulerConfig, slots: SlotAllocator) -> CacheManager:
-    tree: PrefixTree = (
-        NoPrefixTree(args.page_size)
-        if args.disable_radix_cache
-        else RadixCache(args.page_size, values="numpy")
+def _manager(
+    args: ServerArgs, rows: RowTable, slots: SlotAllocator, memory: KVMemory
+) -> CacheManager:
+    if args.disable_radix_cache:
+        return CacheManager(NoPrefixTree(args.page_size), rows, slots)
+    tiered = wants_tiers(args)
+    tree = RadixCache(
+        args.page_size,
+        values="numpy",
+        host_tier=tiered,
+        host_values="numpy" if tiered else None,
     )
-    return CacheManager(tree, RowTable(config.max_running_requests, config.context_len), slots)
+    tiers = make_tiers(args, tree, slots.capacity, memory) if tiered else None
+    return CacheManager(tree, rows, slots, tiers=tiers, idle_ttl=args.cache_idle_ttl)
 
 
 def _slots(args: ServerArgs, token_bytes: int, available: int, device: str) -> SlotAllocator:
