@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import ceil, floor, log10
+from math import floor, log10
 
 from phloem.scheduler.simulation.figures import Figures, Outcome
 from phloem.scheduler.simulation.setup import AXES, label, shown, varied
@@ -132,11 +132,11 @@ def _bar(i: int, count: int, x: float, y: float, value: float) -> Iterator[str]:
 
 
 def _nice(value: float) -> float:
-    """A number not below `value` whose quarters are round: a multiple of 0.4 powers of ten."""
+    """The next number from `value` up whose quarters are round."""
     if value <= 0:
         return 1.0
     power = 10.0 ** floor(log10(value))
-    return ceil(value / power / 0.4 - 1e-9) * 0.4 * power
+    return power * next(m for m in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10) if m * power >= value)
 
 
 def _colour(index: int) -> str:
