@@ -361,7 +361,7 @@ class TreeWithAHole(NoPrefixTree):
         super().__init__(page_size=1)
         self.held, self.hole = held, hole
 
-    def insert(self, key, values):
+    def insert(self, key, values, priority=0):
         self.held[self.hole.start : self.hole.stop] = values[self.hole.start : self.hole.stop]
         return Adoption(self.held, (range(self.hole.start), range(self.hole.stop, len(self.held))))
 

@@ -21,6 +21,7 @@ from phloem.scheduler import (
 )
 
 VOCAB = 50
+ASKED = ("timeout", "queue_timeout", "priority", "tenant")
 EOS = 0
 
 
@@ -89,16 +90,12 @@ class Harness:
         self.loop = create_loop(self.scheduler, self.runner, overlap)
         self.outputs: dict[str, Ended] = {}
 
-    def add(self, rid, prompt, namespace=(), timeout=None, queue_timeout=None, **params):
+    def add(self, rid, prompt, namespace=(), **params):
+        """Add a request; what is no sampling parameter is for `Scheduler.add`."""
         params.setdefault("temperature", 0)
-        request = self.scheduler.add(
-            rid,
-            prompt,
-            SamplingParams(**params),
-            namespace,
-            timeout=timeout,
-            queue_timeout=queue_timeout,
-        )
+        asked = {name: params.pop(name) for name in ASKED if name in params}
+        params = SamplingParams(**params)
+        request = self.scheduler.add(rid, prompt, params, namespace, **asked)
         self.outputs[rid] = Ended()
         return request
 

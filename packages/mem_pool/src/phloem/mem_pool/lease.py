@@ -75,6 +75,8 @@ class Lease:
     """The tree's receipt that keeps `[0, protected)` there; None while that is empty."""
     prefix: TreeHandle | None = None
     """The tree's handle of `[0, protected)`; None while that is empty."""
+    priority: int = 0
+    """What the tree is told with all that is published; the higher, the longer it may be kept."""
     closed: bool = False
 
     protected = _Mark(0)

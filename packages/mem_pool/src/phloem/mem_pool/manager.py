@@ -127,7 +127,12 @@ class CacheManager:
         return self.tiers.peek(self._reusable(tokens, namespace, keep_from))
 
     def open(
-        self, tokens: TokenIds, namespace: Namespace = (), *, keep_from: int | None = None
+        self,
+        tokens: TokenIds,
+        namespace: Namespace = (),
+        *,
+        keep_from: int | None = None,
+        priority: int = 0,
     ) -> Lease | None:
         """Open a lease on a sequence and lock what the tree holds of it, having brought to the
         device what only the tiers below have.
@@ -139,6 +144,7 @@ class CacheManager:
             tokens: the token ids known so far.
             namespace: only sequences of an equal namespace share slots.
             keep_from: first position that must be computed anew (prompt logprobs), if any.
+            priority: of what is published of it, for trees that keep the more important for longer.
 
         Returns:
             The lease, its three watermarks all at the number of tokens reused; None when no row is
@@ -156,6 +162,7 @@ class CacheManager:
         row = self.rows.alloc()
         assert row is not None, "a row was free above"
         lease = Lease(row, int(self.rows.generation[row]), namespace, self.marks.of(row), lock)
+        lease.priority = priority
         lease.marks[:] = length
         if length:
             lease.prefix = handle
@@ -273,7 +280,8 @@ class CacheManager:
         row = self.rows.table[lease.row]
         ours = row[:end]
         before = self.tree.sizes.total
-        result = self.tree.insert(self.tree.key(tokens[:end], lease.namespace), ours)
+        key = self.tree.key(tokens[:end], lease.namespace)
+        result = self.tree.insert(key, ours, lease.priority)
         if self.tree.sizes.total != before:
             self.version += 1
             self.published += 1

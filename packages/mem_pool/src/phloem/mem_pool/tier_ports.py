@@ -102,7 +102,9 @@ class TieredTree(PrefixTree, Protocol):
         """The slots of the longest prefix of a key that one tier holds; changes nothing."""
         ...
 
-    def insert(self, key: Any, values: Slots, *, tier: Any = ...) -> InsertResult:
+    def insert(
+        self, key: Any, values: Slots, priority: int = 0, *, tier: Any = ...
+    ) -> InsertResult:
         """Take slots of a tier for what that tier lacks of the key."""
         ...
 

@@ -102,8 +102,11 @@ class PrefixTree(Protocol):
         """End a lock."""
         ...
 
-    def insert(self, key: TreeKey, values: Slots) -> InsertResult:
-        """Take the slots of the ranges of the key that the tree does not hold; keeps no view."""
+    def insert(self, key: TreeKey, values: Slots, priority: int = 0) -> InsertResult:
+        """Take the slots of the ranges of the key that the tree does not hold; keeps no view.
+
+        The higher the priority, the longer a tree may keep the key.
+        """
         ...
 
     def evict(self, n: int) -> Sequence[Slots]:
@@ -184,7 +187,7 @@ class NoPrefixTree:
     def unlock(self, lock: TreeLock) -> None:
         """Nothing was kept."""
 
-    def insert(self, key: TreeKey, values: Slots) -> InsertResult:
+    def insert(self, key: TreeKey, values: Slots, priority: int = 0) -> InsertResult:
         """Takes nothing: the caller keeps all of its slots."""
         return _Nothing()
 

@@ -47,6 +47,14 @@ class SchedulerConfig:
     """
     in_batch_check_tokens: int | None = None
     """Who has more tokens cached than this does not wait for more; None: may wait all the same."""
+    enable_priority_scheduling: bool = False
+    """Whether more urgent requests go first, whatever the policy; policy "priority" says so too."""
+    priority_preemption_threshold: int | None = None
+    """Running requests give way to waiting ones whose priority is higher by more than this; None:
+    they never do.
+    """
+    schedule_low_priority_values_first: bool = False
+    """Whether the lowest number is the most urgent, not the highest."""
     max_queued_requests: int | None = None
     """New requests that may wait; None: any number. Retracted ones wait beside them."""
     max_queued_tokens: int | None = None
@@ -59,6 +67,11 @@ class SchedulerConfig:
     """A request that would be retracted more often ends instead: it comes to nothing here."""
     default_seed: int = field(default=0)
     """Where the seeds of requests without one are drawn from."""
+
+    @property
+    def uses_priorities(self) -> bool:
+        """Whether requests may say how urgent they are."""
+        return self.enable_priority_scheduling or self.schedule_policy == "priority"
 
     def __post_init__(self) -> None:
         for token in self.eos_token_ids:
@@ -89,6 +102,11 @@ class SchedulerConfig:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} is {value}: give 0 or more")
+        if self.priority_preemption_threshold is not None and not self.uses_priorities:
+            raise ValueError(
+                f"priority_preemption_threshold is {self.priority_preemption_threshold}, but there "
+                "are no priorities: set enable_priority_scheduling too"
+            )
 
 
 _NOT_NEGATIVE = (
@@ -96,4 +114,5 @@ _NOT_NEGATIVE = (
     "lpm_fallback_above",
     "in_batch_shared_tokens",
     "in_batch_check_tokens",
+    "priority_preemption_threshold",
 )

@@ -109,10 +109,10 @@ class DecodePlanner:
 
 
 def _first_to_go(requests: Sequence[Request]) -> Request:
-    """Shortest output first, then longest prompt: the least work is lost, the most memory comes
-    back.
+    """The least urgent first, then shortest output, then longest prompt: the least work is lost,
+    the most memory comes back.
     """
-    return min(requests, key=lambda r: (r.num_output, -r.num_prompt))
+    return min(requests, key=lambda r: (r.priority, r.num_output, -r.num_prompt))
 
 
 def _equal(one: Rows, other: Rows) -> bool:

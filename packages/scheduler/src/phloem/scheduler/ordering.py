@@ -34,18 +34,24 @@ class QueueOutlook:
 
 
 class QueueOrder:
-    """Puts a queue in order: requests that had been let in before first, then by the policy.
+    """Puts a queue in order: requests that had been let in before first, then by the policy; and
+    with `by_priority` all that within each priority, the highest first.
 
     Nothing is done while neither the queue nor what is cached changes: then all waits grow alike.
     """
 
     def __init__(
-        self, waiting: WaitingQueue, manager: CacheManager, policy: SchedulePolicy
+        self,
+        waiting: WaitingQueue,
+        manager: CacheManager,
+        policy: SchedulePolicy,
+        by_priority: bool = False,
     ) -> None:
         self.outlook = QueueOutlook(waiting, manager)
         self._waiting = waiting
         self._manager = manager
         self._policy = policy
+        self._by_priority = by_priority
         self._order: list[Request] = []
         self._order_of = (-1, -1)
         """The versions of queue and cache that the order is of."""
@@ -58,5 +64,7 @@ class QueueOrder:
             # Whatever the policy: who was let in before has waited, and has output.
             new = self._policy.order(waiting.new(), self.outlook)
             self._order = [*waiting.retracted(), *new]
+            if self._by_priority:
+                self._order.sort(key=lambda request: -request.priority)
             self._order_of = versions
         return self._order

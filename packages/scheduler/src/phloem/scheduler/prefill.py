@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from phloem.scheduler.budget import NewTokenRatio, PrefillBudget, tokens_needed
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.in_batch import InBatchSharing
 from phloem.scheduler.ordering import QueueOrder
+from phloem.scheduler.preemption import Preemption
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.request import Request, Status
 from phloem.scheduler.table import RequestTable, Rows
@@ -24,6 +25,8 @@ class _Blocked:
 
     queue_version: int
     published: int
+    epoch: int
+    """The table's: who holds memory. That matters where somebody may give way."""
     required: int
     """Tokens that it needs beyond those reserved for others. It can only need fewer once somebody
     publishes more of its prefix; what is evicted of that makes it need as many more.
@@ -53,6 +56,7 @@ class PrefillPlanner:
         sharing: InBatchSharing | None,
         ratio: NewTokenRatio,
         clock: Callable[[], float],
+        take_back: Callable[[Request], None],
     ) -> None:
         self._config = config
         self._manager = manager
@@ -64,6 +68,15 @@ class PrefillPlanner:
         self._chunked: Request | None = None
         """The request that was cut last; at most one at a time is being computed in chunks."""
         self._blocked: _Blocked | None = None
+        threshold = config.priority_preemption_threshold
+        self._preemption = (
+            None if threshold is None else Preemption(table, threshold, self._growth, take_back)
+        )
+
+    @property
+    def must_drain(self) -> bool:
+        """Whether steps in flight hold up an admission: nobody should decode again before."""
+        return self._preemption is not None and self._preemption.must_drain
 
     def plan(
         self, waiting: WaitingQueue, active: dict[str, Request], decode_rows: int
@@ -74,6 +87,9 @@ class PrefillPlanner:
             decode_rows: running requests that will decode in the same step; they use up the budget
             too.
         """
+        preemption = self._preemption
+        if preemption is not None:
+            preemption.must_drain = False
         # Never less than a page, so that decodes slow a prefill down but cannot stop it.
         page = self._manager.page_size
         chunk = self._config.chunked_prefill_size
@@ -89,7 +105,9 @@ class PrefillPlanner:
             rows.extend(self._next_chunk(chunked, budget))
             if chunked.status is Status.PREFILL:
                 return rows
-        if waiting and len(active) < self._config.max_running_requests:
+        if (waiting and len(active) < self._config.max_running_requests) or (
+            preemption is not None and preemption.possible(waiting)
+        ):
             self._admit(waiting, active, budget, rows)
         return rows
 
@@ -120,15 +138,20 @@ class PrefillPlanner:
         before, held_back = len(rows), 0
         if self._sharing is not None:
             self._sharing.begin()
+        preempted = False
         for request in self._order.current():
-            if len(active) >= self._config.max_running_requests:
+            if len(active) >= self._config.max_running_requests and self._preemption is None:
                 break
             if self._sharing is not None and self._sharing.holds(request, self._order.outlook):
                 held_back += 1
                 if held_back == _MOST_HELD_BACK:
                     break
                 continue
-            row = self._try_admit(request, budget, reserved, waiting)
+            row = self._try_admit(request, active, budget, reserved, waiting)
+            if row is None and self._make_way(request, active, reserved, rows):
+                preempted = True
+                reserved = self._growth(self._table.held)
+                row = self._try_admit(request, active, budget, reserved, waiting)
             if row is None:
                 # Nobody overtakes the one that does not fit: a long prompt would never get in.
                 break
@@ -137,11 +160,11 @@ class PrefillPlanner:
             active[request.rid] = request
             if self._sharing is not None:
                 self._sharing.let_in(request)
-            if request.status is Status.PREFILL:
-                break
+            if request.status is Status.PREFILL or preempted:
+                break  # the order is of before somebody gave way
             reserved += self._growth(np.array([row.lease.row]))
-        if held_back:
-            self._blocked = None  # who was held back may go before that one, memory or not
+        if held_back or self.must_drain:
+            self._blocked = None  # another may be the next to try, or the same at once
         waiting.passes += len(rows) > before
 
     def _still_blocked(self, waiting: WaitingQueue, reserved: float) -> bool:
@@ -152,26 +175,70 @@ class PrefillPlanner:
             and blocked.queue_version == waiting.version
             and blocked.published == self._manager.published
             and blocked.required > self._manager.available - reserved
+            and (self._preemption is None or blocked.epoch == self._table.epoch)
         )
 
+    def _make_way(
+        self,
+        request: Request,
+        active: dict[str, Request],
+        reserved: float,
+        rows: Sequence[BatchRow],
+    ) -> bool:
+        """Whether less urgent requests have just given way to one that did not get in."""
+        if self._preemption is None:
+            return False
+        full = self._is_full(active)
+        if not full and self._blocked is None:
+            return False  # this step's budget is used up
+        # As far as it was not tried, with its cached prefix, which is evictable until it has it.
+        required = self._blocked.required if self._blocked else self._most_required(request)
+        short = required - (self._manager.available - reserved)
+        spared = [row.request for row in rows]
+        return self._preemption.make_way(request, int(full), short, spared)
+
+    def _is_full(self, active: dict[str, Request]) -> bool:
+        return len(active) >= self._config.max_running_requests or not self._manager.rows.available
+
+    def _new_tokens(self, request: Request) -> int:
+        return min(request.new_tokens_left, self._config.clip_max_new_tokens)
+
+    def _most_required(self, request: Request) -> int:
+        cached = self._order.outlook.cached(request)
+        extend = request.num_tokens - cached
+        return cached + tokens_needed(extend, self._new_tokens(request), self._manager.page_size)
+
     def _try_admit(
-        self, request: Request, budget: PrefillBudget, reserved: float, waiting: WaitingQueue
+        self,
+        request: Request,
+        active: dict[str, Request],
+        budget: PrefillBudget,
+        reserved: float,
+        waiting: WaitingQueue,
     ) -> BatchRow | None:
+        if len(active) >= self._config.max_running_requests:
+            return None
         available = self._manager.available
-        lease = self._manager.open(request.tokens, request.namespace, keep_from=request.keep_from)
+        lease = self._manager.open(
+            request.tokens,
+            request.namespace,
+            keep_from=request.keep_from,
+            priority=request.priority,
+        )
         if lease is None:
             return None
         # Counted while the lease locks its prefix, which is no longer evictable then.
-        new_tokens = min(request.new_tokens_left, self._config.clip_max_new_tokens)
         extend = request.num_tokens - lease.protected
-        needed = tokens_needed(extend, new_tokens, self._manager.page_size)
+        needed = tokens_needed(extend, self._new_tokens(request), self._manager.page_size)
         taken = budget.take(lease.protected, request.num_tokens)
         required = needed + available - self._manager.available
         fits = required <= available - reserved
         if not fits or not taken or not self._manager.extend(lease, taken):
             self._manager.close(lease, None)
             if not fits:
-                self._blocked = _Blocked(waiting.version, self._manager.published, required)
+                self._blocked = _Blocked(
+                    waiting.version, self._manager.published, self._table.epoch, required
+                )
             return None
         self._mark_admitted(request, lease)
         return self._row(request, lease, taken, budget)

@@ -18,6 +18,8 @@ from phloem.scheduler.sampling import SamplingParams
 from phloem.scheduler.validation import checked_new_tokens, checked_prompt, checked_seconds
 from phloem.scheduler.weights import Namespace, WeightVersion
 
+_MOST_URGENT = 2**31 - 1
+
 
 class Reception:
     """Puts requests into the queue, with their time limits, or refuses them.
@@ -56,12 +58,14 @@ class Reception:
         namespace: Namespace,
         timeout: float | None,
         queue_timeout: float | None,
+        priority: int,
     ) -> Request:
         """The request, queued; see `Scheduler.add`."""
         config = self._config
         prompt = checked_prompt(prompt_ids, config.vocab_size)
         params.check_vocabulary(config.vocab_size)
         namespace = self._checked_namespace(namespace)
+        priority = self._checked_priority(priority)
         total = checked_seconds(timeout, "timeout") or config.request_timeout
         queued = checked_seconds(queue_timeout, "queue_timeout") or config.queue_timeout
         capacity, longest = self._manager.capacity, self._max_total_tokens
@@ -80,6 +84,7 @@ class Reception:
             arrived=now,
             namespace=namespace,
             stop_matcher=matcher,
+            priority=priority,
         )
         self._queue.add(request)
         for kind, seconds in ((TOTAL, total), (QUEUE, queued)):
@@ -95,6 +100,19 @@ class Reception:
         except (TypeError, ValueError) as error:
             raise ValueError(f"namespace {given!r} cannot be used: {error}") from error
         return namespace
+
+    def _checked_priority(self, given: int) -> int:
+        """How urgent a request is, the higher the more."""
+        if type(given) is not int or abs(given) > _MOST_URGENT:
+            raise ValueError(
+                f"priority is {given!r}: give an integer from {-_MOST_URGENT} to {_MOST_URGENT}"
+            )
+        if given and not self._config.uses_priorities:
+            raise ValueError(
+                f"priority is {given}, but requests are not scheduled by priority here: leave it "
+                "out, or set enable_priority_scheduling"
+            )
+        return -given if self._config.schedule_low_priority_values_first else given
 
     def _stop_matcher(self, params: SamplingParams) -> StopMatcher | None:
         if not params.stop:

@@ -137,6 +137,8 @@ class Request:
     peeked: tuple[int, int] = (-1, 0)
     """How much of it was found cached, after the version of the cache at which it was looked up."""
     retractions: int = 0
+    preemptions: int = 0
+    """How often it gave way to a more urgent one; no retraction, which is for want of memory."""
     cached_tokens: int | None = None
     admitted: float | None = None
     first_token: float | None = None

@@ -67,7 +67,9 @@ class Scheduler:
         )
         self._news = News()
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
-        order = QueueOrder(self._waiting, manager, create_policy(config))
+        order = QueueOrder(
+            self._waiting, manager, create_policy(config), by_priority=config.uses_priorities
+        )
         self._prefill = PrefillPlanner(
             config,
             manager,
@@ -76,6 +78,7 @@ class Scheduler:
             self._in_batch_sharing(make_groups),
             self._ratio,
             clock,
+            self._take_back,
         )
         self._decode = DecodePlanner(manager, self._table, self._ratio, self._retract, self._end)
         self._intake = ResultIntake(
@@ -106,12 +109,14 @@ class Scheduler:
         *,
         timeout: float | None = None,
         queue_timeout: float | None = None,
+        priority: int = 0,
     ) -> Request:
         """Queue a request.
 
         Args:
             timeout: seconds from now after which it ends; None: as configured.
             queue_timeout: the same if it was not let in by then.
+            priority: how urgent it is; the higher the more, unless configured the other way round.
 
         Raises:
             ValueError: if the id is in use, the prompt is empty or has ids outside the vocabulary,
@@ -124,7 +129,9 @@ class Scheduler:
         if not self._active and not len(self._waiting):
             # Here and not in `schedule`, which nobody calls while there is nothing to do.
             self._ratio.reset()
-        return self._reception.receive(rid, prompt_ids, params, namespace, timeout, queue_timeout)
+        return self._reception.receive(
+            rid, prompt_ids, params, namespace, timeout, queue_timeout, priority
+        )
 
     def has(self, rid: str) -> bool:
         """Whether a request of this id waits or holds memory."""
@@ -225,8 +232,11 @@ class Scheduler:
         mixed = self.config.enable_mixed_chunk
         decoding = int(np.count_nonzero(table.status[held] == RUNNING)) if mixed else 0
         chunks = self._prefill.plan(self._waiting, self._active, decoding)
+        if self.config.priority_preemption_threshold is not None:
+            # Somebody may have given way, and somebody else have the row now.
+            held = table.held[~np.isin(table.held, [row.lease.row for row in chunks])]
         decode: Decode | None = None
-        if len(held) and (not chunks or mixed):
+        if len(held) and (not chunks or mixed) and not self._prefill.must_drain:
             several, decode = self._decode.plan(held, may_retract=not chunks)
             if several or decode:
                 self._ratio.step()

@@ -50,6 +50,7 @@ class RequestTable:
         end: int32 [max_rows], prompt and allowed output.
         ignores_eos: bool [max_rows].
         watched: bool [max_rows], results need Python for each token (stop strings, logprobs).
+        priority: int64 [max_rows], the higher, the more urgent.
         shaped: bool [max_rows], batches need Python for the row (penalties, `min_new_tokens`).
         token_ids: int32 [max_rows, max_len].
         sampling: the sampling parameters by row.
@@ -71,6 +72,7 @@ class RequestTable:
         self.watched = np.zeros(max_rows, np.bool_)
         self.shaped = np.zeros(max_rows, np.bool_)
         max_len = max(max_len, 0)  # below that in a pool so small that it refuses everybody
+        self.priority = np.zeros(max_rows, np.int64)
         self.token_ids = np.zeros((max_rows, max_len), np.int32)
         self.sampling = SamplingRows(max_rows)
         self.epoch = 0
@@ -104,6 +106,7 @@ class RequestTable:
             not few or request.stop_matcher is not None or params.top_logprobs is not None
         )
         self.shaped[row] = params.has_penalties or params.min_new_tokens > 0
+        self.priority[row] = request.priority
         self.sampling.put(row, params, request.seed)
         self._requests[row] = request
         self.epoch += 1
