@@ -4,7 +4,13 @@ from pathlib import Path
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_example_of_the_readme_runs_and_shows_what_it_says(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    exec(example, {})
+def test_the_examples_of_the_readme_run_and_show_what_they_say(capsys):
+    manager, kv = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    exec(manager, {})
     assert capsys.readouterr().out.startswith("96\nReport(free=65440,")
+    shown = {}
+    exec(kv, shown)
+    assert capsys.readouterr().out == "544\n"
+    k, keys = shown["k"], shown["keys"]
+    assert ((keys - k).abs() <= k.abs().amax(-1, keepdim=True) / 253.9).all()
+    assert shown["other"].gather(0, shown["slots"])[0].equal(keys)
