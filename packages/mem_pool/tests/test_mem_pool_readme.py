@@ -5,8 +5,9 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def test_the_examples_of_the_readme_run_and_show_what_they_say(capsys):
-    manager, kv = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    exec(manager, {})
+    manager, kv, tiers = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    names = {}
+    exec(manager, names)
     assert capsys.readouterr().out.startswith("96\nReport(free=65440,")
     shown = {}
     exec(kv, shown)
@@ -14,3 +15,5 @@ def test_the_examples_of_the_readme_run_and_show_what_they_say(capsys):
     k, keys = shown["k"], shown["keys"]
     assert ((keys - k).abs() <= k.abs().amax(-1, keepdim=True) / 253.9).all()
     assert shown["other"].gather(0, shown["slots"])[0].equal(keys)
+    exec(tiers, names)
+    assert capsys.readouterr().out == "0\n99\n"
