@@ -5,7 +5,8 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def test_the_examples_of_the_readme_run_and_show_what_they_say(capsys):
-    manager, kv, tiers = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    text = README.read_text(encoding="utf-8")
+    manager, kv, tiers = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names = {}
     exec(manager, names)
     assert capsys.readouterr().out.startswith("96\nReport(free=65440,")
