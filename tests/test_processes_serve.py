@@ -195,6 +195,7 @@ class TestEnd:
 
     @pytest.mark.parametrize("signals", [1, 2])
     def test_what_is_cut_off_hears_that_the_server_is_shutting_down(self, script, folders, signals):
+        """Case AB-04: at the limit of the drain, or at a second signal."""
         # With two the drain would last for longer than the test may.
         with serving(script, drain_seconds=0.1 if signals == 1 else 1000) as server:
             children = processes_of(server)
@@ -229,6 +230,7 @@ class TestEnd:
         assert not any("Traceback" in line for line in server.log)
 
     def test_while_it_drains_what_runs_goes_on_and_nothing_new_is_taken(self, script, folders):
+        """Case AB-04."""
         long = ENDLESS | {"max_tokens": 8000, "temperature": 0}
         with serving(script, drain_seconds=1000) as server:
             children = processes_of(server)
@@ -243,6 +245,7 @@ class TestEnd:
             assert gone(children)
         assert (ready.status_code, refused.status_code) == (503, 503)
         assert ready.json() == refused.json() == SHUTTING_DOWN
+        assert ready.headers["retry-after"] == refused.headers["retry-after"] == "1000"
         assert healthy.status_code == 200
         assert texts == ["x" * 8000] * 2
 

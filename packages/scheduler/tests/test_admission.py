@@ -11,6 +11,7 @@ from phloem.scheduler import ContextLengthError, Status
 
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 def test_whatever_passes_validation_is_admitted(harness, page_size):
+    """Case SC-02: what admission keeps free beside a request, validation asks for too."""
     capacity = 256
     for prompt in range(1, capacity + 1):
         h = harness(capacity=capacity, page_size=page_size, context_len=400)
@@ -37,6 +38,7 @@ def test_a_head_that_must_wait_is_not_overtaken_and_gets_in(harness, never_ends)
 def test_what_can_never_fit_is_an_error_and_the_small_ones_behind_it_run(
     harness, overlap, never_ends
 ):
+    """Case SC-03."""
     h = harness(capacity=100, context_len=500, overlap=overlap, script=never_ends)
     with pytest.raises(ContextLengthError):
         h.add("head", [1] * 95, max_new_tokens=10)
@@ -60,6 +62,7 @@ def test_a_cached_prefix_is_not_counted_as_memory_that_could_be_had(harness, nev
 
 
 def test_a_waiting_head_that_is_aborted_lets_in_those_behind_it(harness, never_ends):
+    """Case SC-02: the end of one that waited leaves nothing blocked."""
     h = harness(capacity=120, script=never_ends)
     h.add("first", [1] * 40, max_new_tokens=20)
     h.step()
@@ -103,6 +106,7 @@ class TestOrder:
 
     @pytest.mark.parametrize("aging", [64, 300, 2000])
     def test_hot_requests_hold_a_cold_one_up_for_the_promised_passes_at_most(self, harness, aging):
+        """Case SC-01."""
         h, cold = self.hot_traffic(harness, aging)
         passes = 0
         while cold.status is Status.WAITING:

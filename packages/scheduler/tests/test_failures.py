@@ -24,6 +24,8 @@ def fail_at(h, step):
 def test_a_bad_row_ends_alone_and_leaves_nothing_in_the_cache(
     harness, output_alone, overlap, never_ends
 ):
+    """Case SC-10."""
+
     def script(history):
         if history[0] == 40 and len(history) > 13:
             raise ScriptedRowError("logits are not finite")

@@ -16,6 +16,7 @@ def add_and_step(h, rid, token, steps=3):
 def test_a_pool_too_small_for_all_retracts_and_still_answers_all(
     harness, output_alone, overlap, never_ends
 ):
+    """Case ME-01: what a retracted request finds of its own is no hit."""
     h = harness(
         overlap=overlap, capacity=70, context_len=60, script=never_ends, clip_max_new_tokens=4
     )
@@ -118,3 +119,15 @@ def test_the_last_one_that_does_not_fit_ends_with_an_error_and_the_next_runs(
     assert (reason.type, reason.status_code) == ("error", 500)
     assert "the KV cache holds 60 tokens" in reason.message
     assert len(out["next"].token_ids) == 4
+
+
+def test_who_finds_more_when_it_comes_back_says_what_it_found_at_first(harness, never_ends):
+    """Case ME-03, in the scheduler: cached tokens stay between none and the prompt."""
+    h = harness(capacity=60, script=never_ends, clip_max_new_tokens=2)
+    requests = [add_and_step(h, f"r{token}", token, steps=1) for token in (1, 2)]
+    h.step_until(lambda: any(request.retractions for request in requests))
+    (back,) = (request for request in requests if request.retractions)
+    out = h.run()[back.rid]
+    assert (out.last.cached_tokens, out.last.completion_tokens) == (0, 45)
+    h.add("again", back.prompt_ids, max_new_tokens=2)
+    assert h.run()["again"].last.cached_tokens == 7

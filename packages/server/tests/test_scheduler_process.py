@@ -136,3 +136,61 @@ def test_controls_are_answered_between_steps_in_order(harness):
     assert freed.value["freed"] > 0
     assert state.value["free"] == state.value["total"]
     assert state.value["used"] == state.value["cached"] == 0
+
+
+def test_what_the_queue_has_no_room_for_is_refused_with_a_time_to_come_again(script):
+    harness = Harness(script, max_queued_requests=1)
+    harness.send(*(Generate(rid, [5], GREEDY) for rid in "abc"))
+    ends = {n.rid: n.finish for batch in harness.run() for n in batch if n.finish}
+    assert ends["a"].type == "stop"
+    for rid in "bc":
+        assert (ends[rid].type, ends[rid].status_code) == ("refused", 503)
+        assert ends[rid].retry_after == 1
+
+
+def test_an_idle_scheduler_sleeps_until_a_time_limit_and_no_longer(harness):
+    harness.send(Control(1, "pause", {"mode": "in_place"}), Generate("r", [5], GREEDY, timeout=1))
+    harness.service.turn()
+    assert harness.parts.loop.idle
+    slept = []
+
+    def wait(timeout):
+        slept.append(timeout)
+        harness.parts.scheduler._clock = lambda: float("inf")
+        return ()
+
+    harness.inbox.wait = wait
+    harness.service.turn()
+    assert 0 < slept[0] <= 1
+    ((news,),) = harness.run()
+    assert (news.finish.type, news.finish.status_code) == ("abort", 408)
+
+
+def test_a_flush_waits_for_those_who_use_the_cache(harness):
+    harness.send(Generate("r", [5], GREEDY))
+    harness.service.turn()
+    harness.send(Control(1, "flush_cache", {"timeout": 1000}))
+    harness.service.turn()
+    assert not list(harness.frontend.take())
+    harness.run()
+    (freed,) = harness.frontend.take()
+    assert freed.value["freed"] > 0
+
+
+def test_a_pause_that_retracts_lets_a_waiting_flush_happen(harness):
+    harness.send(Generate("r", [5], GREEDY))
+    harness.service.turn()
+    harness.send(
+        Control(1, "flush_cache", {"timeout": 1000}), Control(2, "pause", {"mode": "retract"})
+    )
+    harness.run()
+    pause, freed = harness.frontend.take()
+    assert (pause.id, pause.error, freed.id) == (2, None, 1)
+    assert harness.parts.scheduler.num_waiting == 1
+    harness.send(Control(3, "set_weight_version", {"name": "two"}), Control(4, "state"))
+    harness.send(Control(5, "resume"), Control(6, "pause", {"mode": "gently"}))
+    assert [n.finish.type for batch in harness.run() for n in batch if n.finish] == ["stop"]
+    *_, state, resumed, odd = harness.frontend.take()
+    assert (state.value["paused"], state.value["weight_version"]) == ("retract", "two")
+    assert resumed.error is None
+    assert "mode 'gently' is unknown" in odd.error

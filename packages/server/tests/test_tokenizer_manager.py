@@ -163,8 +163,9 @@ def test_a_drain_refuses_what_is_new_and_ends_with_the_last_request(manager, sen
         streams = [manager.start(asked(rid)) for rid in ("r", "s")]
         draining = asyncio.ensure_future(manager.drain(1000))
         await asyncio.sleep(0)
-        with pytest.raises(ServiceUnavailable, match="is shutting down"):
+        with pytest.raises(ServiceUnavailable, match="is shutting down") as refused:
             manager.start(asked("new"))
+        assert refused.value.retry_after == 1000
         manager.take(news("a", "stop"))
         await asyncio.sleep(0)
         assert not draining.done()

@@ -1,0 +1,252 @@
+"""Queue limits, time limits, pauses and changes of weights, as clients and operators meet them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+LONG = {"prompt": "long", "max_tokens": 20_000, "ignore_eos": True}
+SHORT = {"prompt": "short", "max_tokens": 3, "ignore_eos": True, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def script(write_script):
+    return write_script([], context_length=25_000, pool_tokens=100_000)
+
+
+@pytest.fixture(scope="module")
+def limited(serve, script):
+    return serve(script, max_running_requests=1, max_queued_requests=2)
+
+
+@pytest.fixture(scope="module")
+def server(serve, script):
+    return serve(script)
+
+
+@pytest.fixture(scope="module")
+def processes(phloem_serve, script):
+    return phloem_serve(script, max_running_requests=1, max_queued_requests=2)
+
+
+def state(server):
+    return server.http.get("/server_info").json()["state"]
+
+
+def wait_for(server, **values):
+    """Until the state is so; the suite's timeout ends it."""
+    while not values.items() <= state(server).items():
+        pass
+
+
+@contextmanager
+def paused(server, mode="in_place"):
+    """While nothing is scheduled."""
+    assert server.post("/pause_generation", mode=mode).json() == {"paused": mode}
+    try:
+        yield
+    finally:
+        assert server.http.post("/continue_generation").json() == {"paused": None}
+
+
+class Asked:
+    """A request that is under way in a thread."""
+
+    def __init__(self, server, path="/v1/completions", **body):
+        def ask():
+            self.response = server.http.post(path, json=body)
+
+        self._thread = threading.Thread(target=ask)
+        self._thread.start()
+
+    def result(self):
+        self._thread.join()
+        return self.response
+
+
+def refusal(response):
+    """What is wrong with it, if it is one."""
+    assert response.status_code == 503
+    assert int(response.headers["retry-after"]) >= 1
+    error = response.json()["error"]
+    assert (error["type"], error["code"]) == ("service_unavailable_error", "overloaded")
+    return error["message"]
+
+
+@pytest.mark.parametrize("kind", ["limited", "processes"])
+def test_who_finds_the_queue_full_is_refused_at_once_and_the_others_are_served(kind, request):
+    """Case AB-06."""
+    server = request.getfixturevalue(kind)
+    with paused(server):
+        waiting = [Asked(server, **SHORT) for _ in range(2)]
+        wait_for(server, waiting=2)
+        for path, body in (
+            ("/v1/completions", SHORT),
+            ("/v1/completions", SHORT | {"stream": True}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+            ("/generate", {"text": "a"}),
+            ("/generate", {"text": ["a", "b"]}),
+        ):
+            assert "the queue is full: 2 requests wait" in refusal(
+                server.http.post(path, json=body)
+            )
+    assert [asked.result().status_code for asked in waiting] == [200, 200]
+
+
+@pytest.mark.parametrize("kind", ["limited", "processes"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_of_n_counts_and_all_are_refused_together(kind, stream, request):
+    """Case AB-06: n."""
+    server = request.getfixturevalue(kind)
+    with paused(server):
+        refusal(server.post("/v1/completions", n=3, stream=stream, **SHORT))
+        wait_for(server, waiting=0)
+        asked = Asked(server, n=2, **SHORT)
+        wait_for(server, waiting=2)
+        refusal(server.post("/v1/completions", **SHORT))
+    assert len(asked.result().json()["choices"]) == 2
+
+
+def test_refused_sequences_are_counted_as_ended(limited):
+    """Case ME-04: a refusal too is one end."""
+    name = 'phloem_finished_requests_total{reason="refused"}'
+
+    def refused():
+        lines = limited.http.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    before = refused()
+    with paused(limited):
+        asked = Asked(limited, n=2, **SHORT)
+        wait_for(limited, waiting=2)
+        limited.post("/v1/completions", **SHORT)
+    assert asked.result().status_code == 200
+    assert refused() - before <= 1
+    metrics = limited.http.get("/metrics").text
+    for gauge in ("running_requests", "waiting_requests", "kv_used_tokens"):
+        assert f"phloem_{gauge} 0.0" in metrics
+
+
+@pytest.mark.parametrize("kind", ["server", "processes"])
+class TestTimeLimits:
+    def test_one_that_is_over_before_the_answer_begins_is_a_408(self, kind, request):
+        server = request.getfixturevalue(kind)
+        with paused(server):
+            for path, body in (("/v1/completions", SHORT), ("/generate", {"text": "a"})):
+                response = server.http.post(path, json=body | {"timeout": 0.05})
+                assert response.status_code == 408
+                error = response.json()["error"]
+                assert error["code"] == "timeout"
+                assert "did not end within its 0.05 s" in error["message"]
+
+    def test_one_on_the_queue_is_a_503_with_a_time_to_come_again(self, kind, request):
+        server = request.getfixturevalue(kind)
+        with paused(server):
+            response = server.post("/v1/completions", queue_timeout=0.05, **SHORT)
+        assert "waited for 0.05 s and was not let in" in refusal(response)
+
+    def test_one_that_is_over_in_mid_answer_ends_it(self, kind, request):
+        server = request.getfixturevalue(kind)
+        params = {"max_new_tokens": 20_000, "ignore_eos": True}
+        response = server.post("/generate", text="long", sampling_params=params, timeout=0.3)
+        assert response.status_code == 200
+        meta = response.json()["meta_info"]
+        assert (meta["finish_reason"]["type"], meta["finish_reason"]["status_code"]) == (
+            "abort",
+            408,
+        )
+        assert 0 < meta["completion_tokens"] < 20_000
+        body = LONG | {"stream": True, "timeout": 0.3, "skip_special_tokens": False}
+        with server.http.stream("POST", "/v1/completions", json=body) as stream:
+            assert stream.status_code == 200
+            *_, last = (line for line in stream.iter_lines() if line)
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
+        wait_for(server, running=0, used=0)
+
+    @pytest.mark.parametrize("name", ["timeout", "queue_timeout"])
+    @pytest.mark.parametrize("seconds", [0, -1, 1e300])
+    def test_one_that_is_no_time_is_refused(self, kind, request, name, seconds):
+        server = request.getfixturevalue(kind)
+        response = server.post("/v1/completions", **SHORT, **{name: seconds})
+        assert response.status_code == 400
+        assert f"{name} is {seconds:g}" in response.json()["error"]["message"]
+
+
+def test_the_server_has_time_limits_of_its_own(serve, script):
+    server = serve(script, request_timeout=0.05)
+    assert server.post("/v1/completions", **LONG).status_code == 408
+
+
+@pytest.mark.parametrize("kind", ["server", "processes"])
+class TestPause:
+    def test_in_place_goes_on(self, kind, request):
+        server = request.getfixturevalue(kind)
+        asked = Asked(server, **LONG | {"max_tokens": 2000})
+        wait_for(server, running=1)
+        with paused(server):
+            wait_for(server, paused="in_place", running=1)
+            assert server.http.get("/ready").status_code == 200
+            response = server.http.post("/flush_cache?timeout=0.01")
+            assert response.status_code == 400
+            assert "1 requests use the cache" in response.json()["error"]["message"]
+        assert asked.result().json()["usage"]["completion_tokens"] == 2000
+
+    def test_retract_frees_the_memory_and_goes_on(self, kind, request):
+        server = request.getfixturevalue(kind)
+        asked = Asked(server, **LONG | {"max_tokens": 2000})
+        wait_for(server, running=1)
+        with paused(server, "retract"):
+            wait_for(server, running=0, waiting=1)
+            assert server.http.post("/flush_cache").json()["freed_tokens"] > 0
+            assert state(server)["free"] == state(server)["total"]
+        assert asked.result().json()["usage"]["completion_tokens"] == 2000
+
+    def test_abort_ends_what_runs(self, kind, request):
+        server = request.getfixturevalue(kind)
+        asked = Asked(server, **LONG)
+        wait_for(server, running=1)
+        with paused(server, "abort"):
+            assert asked.result().status_code == 499
+            late = Asked(server, **SHORT)
+            wait_for(server, waiting=1)
+        assert late.result().status_code == 200
+
+    def test_an_unknown_mode_is_refused(self, kind, request):
+        server = request.getfixturevalue(kind)
+        response = server.post("/pause_generation", mode="gently")
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "mode"
+
+    def test_a_flush_without_sense_is_refused(self, kind, request):
+        server = request.getfixturevalue(kind)
+        for timeout in ("-1", "nan", "soon"):
+            assert server.http.post(f"/flush_cache?timeout={timeout}").status_code in (400, 422)
+
+
+def test_a_flush_waits_for_what_runs(processes):
+    asked = Asked(processes, **LONG | {"max_tokens": 2000})
+    wait_for(processes, running=1)
+    assert processes.http.post("/flush_cache?timeout=60").json()["freed_tokens"] >= 2000
+    assert asked.result().status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["server", "processes"])
+def test_a_prompt_finds_nothing_of_other_weights(kind, request):
+    """Case SC-09."""
+    server = request.getfixturevalue(kind)
+
+    def cached():
+        params = {"max_new_tokens": 2}
+        answer = server.post("/generate", text="some weights", sampling_params=params).json()
+        return answer["meta_info"]["cached_tokens"]
+
+    cached()
+    assert cached() == len("some weights") - 1
+    for version, found in (("two", 0), ("default", len("some weights") - 1)):
+        response = server.post("/update_weight_version", new_version=version)
+        assert response.json() == {"weight_version": version}
+        assert state(server)["weight_version"] == version
+        assert cached() == found
