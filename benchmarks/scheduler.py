@@ -10,6 +10,8 @@ Arrivals: requests come and end all the time under lpm, with shared prefixes and
 figure is CPU seconds per simulated second, from `add` to reading the news.
 
 The runner makes all tokens of a step in one numpy operation, and the garbage collector is frozen.
+Others on the machine cost CPU time too, since they take the caches: of some rounds that with the
+lowest p99 counts.
 """
 
 from __future__ import annotations
@@ -175,17 +177,20 @@ class Stopwatch:
 
 def steady(options: argparse.Namespace, page_size: int, overlap: bool) -> Iterator[tuple[str, Any]]:
     """Percentiles of a step, then the medians of its parts."""
-    load = Steady(options.running, options.waiting, 2 * options.steps, page_size, overlap)
+    rounds, steps = range(options.rounds), range(options.steps)
+    total = (len(rounds) + 1) * len(steps)
+    load = Steady(options.running, options.waiting, total, page_size, overlap)
     with frozen():
-        steps = np.array([load.step() for _ in range(options.steps)])
+        measured = [np.array([load.step() for _ in steps]) for _ in rounds]
     assert load.scheduler.num_active == options.running, "somebody ended or was let in"
-    yield "p50_ms", float(np.percentile(steps[:, 0], 50))
-    yield "p99_ms", float(np.percentile(steps[:, 0], 99))
-    yield "news_ms", float(np.median(steps[:, 1]))
+    quietest = min(measured, key=lambda each: np.percentile(each[:, 0], 99))
+    yield "p50_ms", float(np.percentile(quietest[:, 0], 50))
+    yield "p99_ms", float(np.percentile(quietest[:, 0], 99))
+    yield "news_ms", float(np.median(quietest[:, 1]))
     watch = Stopwatch(load.scheduler)
     parts: dict[str, list[float]] = {name: [] for name in watch.ns}
     with frozen():
-        for _ in range(options.steps):
+        for _ in steps:
             before = dict(watch.ns)
             load.step()
             for name, spent in watch.ns.items():
@@ -281,7 +286,9 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
 
 def vllm(options: argparse.Namespace) -> Figures:
     """The percentiles of vLLM's steps, which `benchmarks.scheduler_vllm` measures."""
-    arguments = (f"--{name}={getattr(options, name)}" for name in ("running", "waiting", "steps"))
+    arguments = (
+        f"--{name}={getattr(options, name)}" for name in ("running", "waiting", "steps", "rounds")
+    )
     run = subprocess.run(
         [options.vllm, "-m", "benchmarks.scheduler_vllm", *arguments],
         check=True,
@@ -296,7 +303,8 @@ def vllm(options: argparse.Namespace) -> Figures:
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--running", type=int, default=256)
     parser.add_argument("--waiting", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=400, help="decode steps measured")
+    parser.add_argument("--steps", type=int, default=300, help="decode steps of a round")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the quietest counts")
     parser.add_argument(
         "--vllm",
         metavar="PYTHON",
