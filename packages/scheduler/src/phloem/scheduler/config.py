@@ -55,6 +55,8 @@ class SchedulerConfig:
     """
     schedule_low_priority_values_first: bool = False
     """Whether the lowest number is the most urgent, not the highest."""
+    enable_tenant_fairness: bool = False
+    """Whether tenants that have requests waiting are served alike, whatever each of them sends."""
     max_queued_requests: int | None = None
     """New requests that may wait; None: any number. Retracted ones wait beside them."""
     max_queued_tokens: int | None = None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from phloem.mem_pool import CacheManager
+from phloem.scheduler.fairness import FairShare
 from phloem.scheduler.policies import SchedulePolicy
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.request import Request
@@ -35,7 +38,8 @@ class QueueOutlook:
 
 class QueueOrder:
     """Puts a queue in order: requests that had been let in before first, then by the policy; and
-    with `by_priority` all that within each priority, the highest first.
+    with `by_priority` all that within each priority, the highest first; and with `fair` tenants
+    take turns in it.
 
     Nothing is done while neither the queue nor what is cached changes: then all waits grow alike.
     """
@@ -46,18 +50,26 @@ class QueueOrder:
         manager: CacheManager,
         policy: SchedulePolicy,
         by_priority: bool = False,
+        fair: FairShare | None = None,
     ) -> None:
         self.outlook = QueueOutlook(waiting, manager)
         self._waiting = waiting
         self._manager = manager
         self._policy = policy
         self._by_priority = by_priority
+        self._fair = fair
         self._order: list[Request] = []
         self._order_of = (-1, -1)
         """The versions of queue and cache that the order is of."""
 
-    def current(self) -> list[Request]:
-        """All that wait, first to be let in first."""
+    def current(self) -> Iterable[Request]:
+        """All that wait, first to be let in first. Take them one by one: where tenants are served
+        fairly, whose turn it is depends on who was let in.
+        """
+        order = self._by_policy()
+        return order if self._fair is None else self._fair.turns(order)
+
+    def _by_policy(self) -> list[Request]:
         waiting = self._waiting
         versions = (waiting.version, self._manager.version)
         if versions != self._order_of:

@@ -11,6 +11,7 @@ from phloem.mem_pool import CacheManager, Lease
 from phloem.scheduler.batch import BatchRow
 from phloem.scheduler.budget import NewTokenRatio, PrefillBudget, tokens_needed
 from phloem.scheduler.config import SchedulerConfig
+from phloem.scheduler.fairness import FairShare
 from phloem.scheduler.in_batch import InBatchSharing
 from phloem.scheduler.ordering import QueueOrder
 from phloem.scheduler.preemption import Preemption
@@ -54,6 +55,7 @@ class PrefillPlanner:
         table: RequestTable,
         order: QueueOrder,
         sharing: InBatchSharing | None,
+        fair: FairShare | None,
         ratio: NewTokenRatio,
         clock: Callable[[], float],
         take_back: Callable[[Request], None],
@@ -63,6 +65,7 @@ class PrefillPlanner:
         self._table = table
         self._order = order
         self._sharing = sharing
+        self._fair = fair
         self._ratio = ratio
         self._clock = clock
         self._chunked: Request | None = None
@@ -247,6 +250,8 @@ class PrefillPlanner:
         self._table.admit(request, lease)
         request.scheduled = lease.protected
         request.prefill_end = request.num_tokens
+        if self._fair is not None:
+            self._fair.let_in(request, request.num_tokens - lease.protected)
         if request.cached_tokens is None:
             # Only the first time: what a retracted request finds again is its own work, not a hit.
             request.cached_tokens = lease.protected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy.typing as npt
 
@@ -59,11 +59,13 @@ class Reception:
         timeout: float | None,
         queue_timeout: float | None,
         priority: int,
+        tenant: Hashable,
     ) -> Request:
         """The request, queued; see `Scheduler.add`."""
         config = self._config
         prompt = checked_prompt(prompt_ids, config.vocab_size)
         params.check_vocabulary(config.vocab_size)
+        tenant = namespace if tenant is None else tenant
         namespace = self._checked_namespace(namespace)
         priority = self._checked_priority(priority)
         total = checked_seconds(timeout, "timeout") or config.request_timeout
@@ -85,6 +87,7 @@ class Reception:
             namespace=namespace,
             stop_matcher=matcher,
             priority=priority,
+            tenant=tenant,
         )
         self._queue.add(request)
         for kind, seconds in ((TOTAL, total), (QUEUE, queued)):

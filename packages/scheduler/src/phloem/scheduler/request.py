@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -124,6 +124,8 @@ class Request:
     stop_matcher: StopMatcher | None = None
     priority: int = 0
     """The higher, the more urgent."""
+    tenant: Hashable = ()
+    """For whom it is, where tenants are served fairly."""
 
     finish_reason: FinishReason | None = None
     lease: Lease | None = None
@@ -137,6 +139,8 @@ class Request:
     peeked: tuple[int, int] = (-1, 0)
     """How much of it was found cached, after the version of the cache at which it was looked up."""
     retractions: int = 0
+    charged: int = 0
+    """Tokens of it that its tenant was charged for, where tenants are served fairly."""
     preemptions: int = 0
     """How often it gave way to a more urgent one; no retraction, which is for want of memory."""
     cached_tokens: int | None = None

@@ -8,7 +8,7 @@ back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from phloem.scheduler.batch import Decode, ScheduleBatch, to_worker_batch
 from phloem.scheduler.budget import NewTokenRatio, max_total_tokens
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.decode import DecodePlanner
+from phloem.scheduler.fairness import FairShare
 from phloem.scheduler.foresight import steady_steps, take_steps
 from phloem.scheduler.in_batch import InBatchSharing, MakeGroups
 from phloem.scheduler.intake import ResultIntake
@@ -67,8 +68,13 @@ class Scheduler:
         )
         self._news = News()
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
+        self._fair = FairShare(self._active.values) if config.enable_tenant_fairness else None
         order = QueueOrder(
-            self._waiting, manager, create_policy(config), by_priority=config.uses_priorities
+            self._waiting,
+            manager,
+            create_policy(config),
+            by_priority=config.uses_priorities,
+            fair=self._fair,
         )
         self._prefill = PrefillPlanner(
             config,
@@ -76,6 +82,7 @@ class Scheduler:
             self._table,
             order,
             self._in_batch_sharing(make_groups),
+            self._fair,
             self._ratio,
             clock,
             self._take_back,
@@ -110,6 +117,7 @@ class Scheduler:
         timeout: float | None = None,
         queue_timeout: float | None = None,
         priority: int = 0,
+        tenant: Hashable = None,
     ) -> Request:
         """Queue a request.
 
@@ -117,6 +125,7 @@ class Scheduler:
             timeout: seconds from now after which it ends; None: as configured.
             queue_timeout: the same if it was not let in by then.
             priority: how urgent it is; the higher the more, unless configured the other way round.
+            tenant: for whom it is, where tenants are served fairly; None: its namespace tells.
 
         Raises:
             ValueError: if the id is in use, the prompt is empty or has ids outside the vocabulary,
@@ -130,7 +139,7 @@ class Scheduler:
             # Here and not in `schedule`, which nobody calls while there is nothing to do.
             self._ratio.reset()
         return self._reception.receive(
-            rid, prompt_ids, params, namespace, timeout, queue_timeout, priority
+            rid, prompt_ids, params, namespace, timeout, queue_timeout, priority, tenant
         )
 
     def has(self, rid: str) -> bool:
@@ -284,10 +293,12 @@ class Scheduler:
         return self._table.requests(self._table.held)
 
     def steady_steps(self, limit: int) -> int:
-        """How many of the next steps, at most `limit`, are alike: decodes of all `holders`, if
-        nobody comes and no token ends an output.
+        """How many of the next steps, at most `limit`, are surely alike: decodes of all `holders`,
+        if nobody comes and no token ends an output.
         """
-        return 0 if len(self._waiting) else steady_steps(self._table, self.manager, limit)
+        if len(self._waiting) or self._pause is not None or self.due_in() is not None:
+            return 0
+        return steady_steps(self._table, self.manager, limit)
 
     def take_steps(self, steps: int, tokens: npt.NDArray[np.int32]) -> None:
         """What `steps` steady steps do that give token `tokens[i]` to the i-th of `holders` each;
@@ -328,6 +339,8 @@ class Scheduler:
         if lease is None:
             return
         del self._active[request.rid]
+        if self._fair is not None:
+            self._fair.charge_output(request)
         self.manager.close(lease, request.tokens if request.publish else None)
         self._table.release(request, lease)
 
