@@ -60,7 +60,11 @@ class Ended:
 
 
 class Harness:
-    """A scheduler with its loop; `outputs` gathers what each request got."""
+    """A scheduler with its loop; `outputs` gathers what each request got.
+
+    `tiers(tree, kv)` makes the tiers below the device from a tree with a host tier and the runner's
+    pretended KV.
+    """
 
     def __init__(
         self,
@@ -71,6 +75,7 @@ class Harness:
         script=hash_script,
         rows=None,
         stop_checker=None,
+        tiers=None,
         **config,
     ):
         config.setdefault("chunked_prefill_size", None)
@@ -79,14 +84,13 @@ class Harness:
         )
         slots = TokenAllocator(capacity) if page_size == 1 else PageAllocator(capacity, page_size)
         max_rows = rows if rows is not None else self.config.max_running_requests
-        self.manager = CacheManager(
-            RadixCache(page_size, values="numpy"),
-            RowTable(max_rows, self.config.context_len),
-            slots,
-        )
+        table = RowTable(max_rows, self.config.context_len)
+        self.runner = ScriptedRunner(table.table, slots.num_slots, script, VOCAB)
+        tree = RadixCache(page_size, values="numpy", host_tier=tiers is not None)
+        below = None if tiers is None else tiers(tree, self.runner.kv)
+        self.manager = CacheManager(tree, table, slots, tiers=below)
         self.clock = FakeClock()
         self.scheduler = Scheduler(self.config, self.manager, stop_checker, self.clock)
-        self.runner = ScriptedRunner(self.manager.rows.table, slots.num_slots, script, VOCAB)
         self.loop = create_loop(self.scheduler, self.runner, overlap)
         self.outputs: dict[str, Ended] = {}
 
