@@ -77,10 +77,12 @@ REQUESTS = st.lists(
     st.tuples(
         st.integers(1, 3), st.sampled_from([70, 20, 5]), st.lists(st.integers(1, 9), max_size=9)
     ),
-    min_size=1,
+    min_size=4,
     max_size=14,
 )
-MOODS = st.lists(st.sampled_from(["works", "works", "refuses", "fails", "hangs"]), max_size=9)
+WORKS = st.just(["works"])
+FAULTY = st.lists(st.sampled_from(["refuses", "fails", "hangs"]), min_size=1, max_size=3)
+MOODS = WORKS | st.builds(lambda good, bad: ["works"] * good + bad, st.integers(0, 12), FAULTY)
 
 
 @given(
