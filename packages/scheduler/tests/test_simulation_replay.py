@@ -62,6 +62,7 @@ def traces(draw):
                 max_tokens=draw(st.none() | st.integers(output, 60)),
                 after=after,
                 delay=draw(st.sampled_from([0.0, 0.05])) if after is not None else 0.0,
+                priority=draw(st.integers(0, 3)),
             )
         )
     return Trace("drawn", made)
@@ -77,11 +78,18 @@ SETUPS = st.fixed_dictionaries(
         "replicas": st.sampled_from([1, 3]),
         "router": st.sampled_from(router_names()),
         "mixed": st.booleans(),
+        "more": st.sampled_from(
+            [
+                {},
+                {"enable_priority_scheduling": True, "priority_preemption_threshold": 1},
+                {"request_timeout": 0.4, "max_queued_requests": 3},
+            ]
+        ),
     }
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(traces(), SETUPS)
 def test_steps_taken_together_come_out_as_single_ones_to_the_last_bit(trace, setup):
     together, singly = replay(trace, **setup), replay(trace, every_step=True, **setup)
@@ -91,7 +99,7 @@ def test_steps_taken_together_come_out_as_single_ones_to_the_last_bit(trace, set
     assert together.counters == singly.counters
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(traces(), SETUPS)
 def test_every_request_ends_with_its_output_or_is_refused_or_fails(trace, setup):
     records = replay(trace, **setup)
@@ -149,6 +157,25 @@ def test_too_many_outputs_at_once_are_retracted_and_come_to_their_end():
     figures = simulate(Trace("long", made), setup).figures
     assert figures.retractions > 0
     assert (figures.failed, figures.output_tokens) == (0, 8 * 60)
+
+
+def test_priorities_of_a_trace_count_where_they_are_asked_for():
+    made = [TracedRequest(i / 100, ((i, 8),), 20, priority=i) for i in range(3)]
+    order = {
+        policy: np.argsort(replay(Trace("urgent", made), policy=policy, max_running=1).admitted)
+        for policy in ("fcfs", "priority")
+    }
+    assert order["fcfs"].tolist() == [0, 1, 2]
+    assert order["priority"].tolist() == [0, 2, 1]
+
+
+def test_a_full_queue_refuses_and_a_time_limit_ends():
+    trace = requests(*((0.0, 8, 50) for _ in range(4)))
+    full = replay(trace, max_running=1, more={"max_queued_requests": 2})
+    assert full.refused.tolist() == [False, False, True, True]
+    late = replay(trace, more={"request_timeout": 0.3})
+    assert late.failed.all()
+    assert (late.finished < 0.4).all()
 
 
 def test_a_next_turn_finds_the_answer_before_it():

@@ -23,9 +23,9 @@ class Figures:
 
     requests: int
     refused: int
-    """Could never fit."""
+    """Could never fit, or found the queue full."""
     failed: int
-    """Ended with an error."""
+    """Ended with an error, or over a time limit."""
     duration_s: float
     prompt_tokens: int
     output_tokens: int

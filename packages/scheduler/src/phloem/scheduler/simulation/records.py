@@ -64,7 +64,7 @@ class Records:
 
     `arrived`, `admitted`, `first_token` and `finished` are float64 [n]; `produced` (output tokens),
     `cached` (prompt tokens found in the cache at first admission) and `retractions` int32 [n];
-    `refused` (it could never fit) and `failed` (it ended with an error) bool [n].
+    `refused` (it was not queued) and `failed` (it ended without all of its output) bool [n].
     """
 
     def __init__(self, trace: Trace) -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from phloem.mem_pool import CacheManager, PageAllocator, RowTable
 from phloem.radix_cache import RadixCache
 from phloem.scheduler.batch import ScheduleBatch
+from phloem.scheduler.errors import QueueFullError
 from phloem.scheduler.ports import StepResult
 from phloem.scheduler.request import Request, Status
 from phloem.scheduler.sampling import SamplingParams
@@ -73,7 +74,7 @@ class Replica:
         at: float,
         records: Records,
     ) -> bool:
-        """Give it a request after the steps that start before; False if it can never be served."""
+        """Give it a request after the steps that start before; False if it is refused."""
         self.catch_up(at, records)
         params = SamplingParams(
             max_new_tokens=request.allowed,
@@ -82,9 +83,10 @@ class Replica:
             seed=index,  # names the request in batches
         )
         self._clock.now = at
+        priority = request.priority if self._scheduler.config.uses_priorities else 0
         try:
-            added = self._scheduler.add(str(index), prompt_ids, params)
-        except ValueError:
+            added = self._scheduler.add(str(index), prompt_ids, params, priority=priority)
+        except (ValueError, QueueFullError):
             return False
         if not self._live:
             self._now = self._busy_since = max(self._now, at)

@@ -37,7 +37,9 @@ class Setup:
     replicas: int = 1
     router: str = "round-robin"
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Other fields of `SchedulerConfig`."""
+    """Other fields of `SchedulerConfig`. Priorities of a trace count where these or the policy make
+    use of them.
+    """
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
