@@ -28,6 +28,10 @@ class SchedulerConfig:
     schedule_policy: str = "fcfs"
     enable_mixed_chunk: bool = False
     """Whether running requests decode in the same step as a prefill chunk."""
+    itl_target_ms: float | None = None
+    """Time between two tokens that running requests should keep: chunks beside them are made so
+    long that steps take no longer; None: as long as `chunked_prefill_size`.
+    """
     schedule_conservativeness: float = 1.0
     """How much of their allowed output running requests are expected to need; higher retracts less.
     """
@@ -104,6 +108,14 @@ class SchedulerConfig:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} is {value}: give 0 or more")
+        if self.itl_target_ms is not None:
+            if self.itl_target_ms <= 0:
+                raise ValueError(f"itl_target_ms is {self.itl_target_ms}: give more than 0")
+            if not self.enable_mixed_chunk or self.chunked_prefill_size is None:
+                raise ValueError(
+                    f"itl_target_ms is {self.itl_target_ms}, but it makes chunks shorter that "
+                    "requests decode beside: set enable_mixed_chunk and chunked_prefill_size too"
+                )
         if self.priority_preemption_threshold is not None and not self.uses_priorities:
             raise ValueError(
                 f"priority_preemption_threshold is {self.priority_preemption_threshold}, but there "

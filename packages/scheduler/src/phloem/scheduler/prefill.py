@@ -14,6 +14,7 @@ from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.fairness import FairShare
 from phloem.scheduler.in_batch import InBatchSharing
 from phloem.scheduler.ordering import QueueOrder
+from phloem.scheduler.pacing import PaceKeeper
 from phloem.scheduler.preemption import Preemption
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.request import Request, Status
@@ -56,6 +57,7 @@ class PrefillPlanner:
         order: QueueOrder,
         sharing: InBatchSharing | None,
         fair: FairShare | None,
+        pace: PaceKeeper | None,
         ratio: NewTokenRatio,
         clock: Callable[[], float],
         take_back: Callable[[Request], None],
@@ -66,6 +68,7 @@ class PrefillPlanner:
         self._order = order
         self._sharing = sharing
         self._fair = fair
+        self._pace = pace
         self._ratio = ratio
         self._clock = clock
         self._chunked: Request | None = None
@@ -96,6 +99,8 @@ class PrefillPlanner:
         # Never less than a page, so that decodes slow a prefill down but cannot stop it.
         page = self._manager.page_size
         chunk = self._config.chunked_prefill_size
+        if chunk is not None and self._pace is not None and decode_rows:
+            chunk = min(chunk, self._pace.chunk + decode_rows)
         budget = PrefillBudget(
             max(self._config.max_prefill_tokens - decode_rows, page),
             None if chunk is None else max(chunk - decode_rows, page),

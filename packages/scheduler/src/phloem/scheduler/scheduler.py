@@ -25,6 +25,7 @@ from phloem.scheduler.in_batch import InBatchSharing, MakeGroups
 from phloem.scheduler.intake import ResultIntake
 from phloem.scheduler.news import News, PlainTokens
 from phloem.scheduler.ordering import QueueOrder
+from phloem.scheduler.pacing import Pace, PaceKeeper
 from phloem.scheduler.pause import PauseMode
 from phloem.scheduler.policies import create_policy
 from phloem.scheduler.ports import ModelWorkerBatch, StepResult, StopChecker
@@ -76,6 +77,7 @@ class Scheduler:
             by_priority=config.uses_priorities,
             fair=self._fair,
         )
+        self._pace = _pace_keeper(config, clock)
         self._prefill = PrefillPlanner(
             config,
             manager,
@@ -83,6 +85,7 @@ class Scheduler:
             order,
             self._in_batch_sharing(make_groups),
             self._fair,
+            self._pace,
             self._ratio,
             clock,
             self._take_back,
@@ -260,12 +263,16 @@ class Scheduler:
         )
         table.in_flight[batch.rows] += 1
         table.pending[batch.rows] += batch.samples
+        if self._pace is not None:
+            self._pace.launched()
         return worker_batch
 
     def process(self, batch: ScheduleBatch, result: StepResult | Exception) -> None:
         """Take in what a step produced, or the exception that it ended with (its requests end
         then).
         """
+        if self._pace is not None:
+            self._pace.processed(batch)
         table, rows = self._table, batch.rows
         table.in_flight[rows] -= 1
         table.pending[rows] -= batch.samples
@@ -390,3 +397,10 @@ class Scheduler:
         for request, reason in reception.deadlines.overdue(now, retry_after):
             self._waiting.remove(request.rid)
             self._end(request, reason)
+
+
+def _pace_keeper(config: SchedulerConfig, clock: Callable[[], float]) -> PaceKeeper | None:
+    target_ms, longest = config.itl_target_ms, config.chunked_prefill_size
+    if target_ms is None or longest is None:
+        return None
+    return PaceKeeper(Pace.start(target_ms / 1000, longest), clock)
