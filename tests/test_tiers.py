@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 
+import httpx
 import pytest
 
 from phloem.server import Engine
@@ -99,6 +100,19 @@ def test_a_restart_finds_whole_prompts_on_disk(tiny_llama, plain, tmp_path):
     assert tokens(again) == plain[:6]
     for prompt, result in zip(PROMPTS, again, strict=False):
         assert len(prompt) - result["meta_info"]["cached_tokens"] <= 16
+
+
+def test_a_server_that_is_ended_keeps_what_it_had_on_its_way_to_the_disk(tiny_llama, tmp_path):
+    from phloem.server.background import running_server
+    from phloem.server.config import ServerArgs
+    from phloem.server.http_config import HttpArgs
+
+    args = ServerArgs(model=str(tiny_llama), disk_cache=str(tmp_path))
+    ask = {"input_ids": PROMPTS[0], "sampling_params": GREEDY}
+    for cached_tokens in (0, len(PROMPTS[0]) - 1):
+        with running_server(args, HttpArgs(port=0)) as server:
+            answer = httpx.post(f"{server.url}/generate", json=ask, timeout=30).json()
+        assert answer["meta_info"]["cached_tokens"] == cached_tokens
 
 
 def test_salts_and_models_share_nothing_on_disk(tiny_llama, other_llama, plain, tmp_path):

@@ -303,6 +303,11 @@ class HostTier:
         """Take slots of the host out of use."""
         self.slots.quarantine(slots)
 
+    def keep(self) -> None:
+        """Have written what was given to the store, which takes no more. From any thread."""
+        if self.stored is not None:
+            self.stored.close()
+
     def close(self) -> None:
         """Copy what is due, keep it in the store, and end the copying and the store."""
         deadline = self._clock() + PATIENCE_SECONDS
@@ -311,8 +316,7 @@ class HostTier:
             self.pump(wait=0.1)
         self.settle()
         self._transfer.close()
-        if self.stored is not None:
-            self.stored.close()
+        self.keep()
 
     def _take(self, n: int) -> Slots | None:
         """Fresh host slots, evicting if need be."""

@@ -62,6 +62,10 @@ class Tiers(Protocol):
         """Take slots of the host out of use."""
         ...
 
+    def keep(self) -> None:
+        """Have written what is on its way to a disk; nothing more gets there. From any thread."""
+        ...
+
     def close(self) -> None:
         """End what was started; nothing else is called any more."""
         ...
@@ -100,6 +104,9 @@ class DeviceOnly:
 
     def quarantine(self, slots: Slots) -> None:
         """There are none."""
+
+    def keep(self) -> None:
+        """Nothing is on its way."""
 
     def close(self) -> None:
         """Nothing was started."""

@@ -49,8 +49,11 @@ class ChildConfig(msgspec.Struct, frozen=True):
 # In the child.
 
 
-def enter_child(name: str) -> ChildConfig:
+def enter_child(name: str, at_end: Callable[[], None] = lambda: None) -> ChildConfig:
     """Become a child: read the config, log to standard error, and end with the parent.
+
+    `at_end` is called, in a thread of ours, when a parent that has not died ends the child; it has
+    a second or so.
 
     Ctrl-C is left to the parent, which ends its children in its own time.
     """
@@ -64,14 +67,22 @@ def enter_child(name: str) -> ChildConfig:
     config = msgspec.json.decode(line, type=ChildConfig)
     log_to_stderr(config.log_level)
     guard = threading.Thread(
-        target=_end_with_parent, args=(config.endpoints.folder,), name=f"{name}-guard", daemon=True
+        target=_end_with_parent,
+        args=(config.endpoints.folder, at_end),
+        name=f"{name}-guard",
+        daemon=True,
     )
     guard.start()
     return config
 
 
-def _end_with_parent(folder: str) -> None:
-    if os.read(sys.stdin.fileno(), 1) != _GOODBYE:
+def _end_with_parent(folder: str, at_end: Callable[[], None]) -> None:
+    if os.read(sys.stdin.fileno(), 1) == _GOODBYE:
+        try:
+            at_end()
+        except Exception:  # nothing keeps a child from ending
+            logging.getLogger(__name__).exception("something was not ended in order")
+    else:
         # A parent that was killed could not clean up. One that was not does so when all of its
         # children have ended: before, one of them may be about to make its socket there.
         shutil.rmtree(folder, ignore_errors=True)

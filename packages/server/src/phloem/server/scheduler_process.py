@@ -157,7 +157,13 @@ def _built(config: ChildConfig, frontend: Outbox[FromScheduler]) -> EngineParts 
 def main() -> None:
     """Run in a process of its own."""
     entered = time.monotonic()
-    config = enter_child("scheduler")
+    parts: EngineParts | None = None
+
+    def keep() -> None:
+        if parts is not None:
+            parts.scheduler.manager.tiers.keep()
+
+    config = enter_child("scheduler", keep)
     context = zmq.Context()
     frontend: Outbox[FromScheduler] = Outbox(context, config.endpoints.frontend)
     inbox: Inbox[ToScheduler] = Inbox(context, config.endpoints.scheduler, ToScheduler)
