@@ -63,6 +63,7 @@ def traces(draw):
                 after=after,
                 delay=draw(st.sampled_from([0.0, 0.05])) if after is not None else 0.0,
                 priority=draw(st.integers(0, 3)),
+                tenant=draw(st.sampled_from(["", "a", "b"])),
             )
         )
     return Trace("drawn", made)
@@ -83,6 +84,7 @@ SETUPS = st.fixed_dictionaries(
                 {},
                 {"enable_priority_scheduling": True, "priority_preemption_threshold": 1},
                 {"request_timeout": 0.4, "max_queued_requests": 3},
+                {"enable_tenant_fairness": True},
             ]
         ),
     }

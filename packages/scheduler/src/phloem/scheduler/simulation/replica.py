@@ -56,7 +56,8 @@ class Replica:
         self._clock = _Clock()
         self._scheduler = Scheduler(config, self.manager, clock=self._clock)
         self._cost = setup.cost_model
-        self._every_step = every_step
+        # A chunk that is sized by the pace of decodes has to see each of them.
+        self._every_step = every_step or setup.more.get("itl_target_ms") is not None
         self._now = 0.0
         """When the last step ended, or the first request came after it."""
         self._busy_since = 0.0
@@ -85,7 +86,9 @@ class Replica:
         self._clock.now = at
         priority = request.priority if self._scheduler.config.uses_priorities else 0
         try:
-            added = self._scheduler.add(str(index), prompt_ids, params, priority=priority)
+            added = self._scheduler.add(
+                str(index), prompt_ids, params, priority=priority, tenant=request.tenant or None
+            )
         except (ValueError, QueueFullError):
             return False
         if not self._live:
