@@ -85,3 +85,10 @@ def test_the_argument_stays_as_it_is(dtype):
     before = x.clone()
     quantize(x, dtype)
     assert torch.equal(x, before)
+
+
+def test_another_dtype_is_refused():
+    with pytest.raises(
+        ValueError, match=r"torch\.int16 is no quantized dtype: use one of torch\.int8"
+    ):
+        quantize(torch.zeros(1, 4), torch.int16)

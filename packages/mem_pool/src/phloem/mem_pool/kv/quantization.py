@@ -37,7 +37,13 @@ class Quantized(NamedTuple):
 
 
 def quantize(x: Tensor, dtype: torch.dtype) -> Quantized:
-    """Quantize `[..., D]` of any float dtype to one of `LIMITS`, by the formula above."""
+    """Quantize `[..., D]` of any float dtype by the formula above.
+
+    Raises:
+        ValueError: the dtype is none of `LIMITS`.
+    """
+    if dtype not in LIMITS:
+        raise ValueError(f"{dtype} is no quantized dtype: use one of {', '.join(map(str, LIMITS))}")
     x = x.float()
     scales = x.abs().amax(-1, keepdim=True).clamp_(min=LEAST_AMAX).div_(LIMITS[dtype])
     quotients = x / scales
