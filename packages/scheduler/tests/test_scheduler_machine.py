@@ -7,7 +7,58 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from phloem.scheduler import ScriptedRowError
+from phloem.scheduler import ScriptedRowError, Status, policy_names
+
+AGING = 10
+LONGEST = 100
+
+
+class Waits:
+    """Watches that nobody waits for more passes than its policy promises.
+
+    The promise is for policies with a bound, where neither priorities nor tenants come first. Who
+    was let in and has to wait again costs others a pass more; that a request may be held back for a
+    prefix that is being computed doubles what it may wait.
+    """
+
+    def __init__(self, h):
+        self.queue = h.scheduler._waiting
+        self.scheduler = h.scheduler
+        config = h.config
+        self.promised = not (
+            config.schedule_policy in ("random", "priority")
+            or config.uses_priorities
+            or config.enable_tenant_fairness
+        )
+        self.grace = 0 if config.schedule_policy == "fcfs" else -(-LONGEST // AGING)
+        self.bounds = {}
+        self.requests = []
+
+    def came(self, request):
+        """A request waits now, behind all that are here; those after it may overtake it a while."""
+        for other in self.new():
+            if self.waited(other) < self.grace:
+                self.bounds[other.rid] += 1
+        ahead = self.scheduler.num_waiting - 1 + self.scheduler.num_active
+        self.bounds[request.rid] = self.grace + ahead
+        self.requests.append(request)
+
+    def check(self):
+        """After a step."""
+        if not self.promised:
+            return
+        back = sum(r.retractions for r in self.requests)
+        for request in self.new():
+            waited, bound = self.waited(request), self.bounds[request.rid] + back
+            assert waited <= 2 * bound, f"{request.rid} has waited {waited} passes"
+
+    def waited(self, request):
+        return self.queue.passes - request.came_at_pass
+
+    def new(self):
+        """Who has not been let in yet."""
+        waiting = (r for r in self.requests if r.status is Status.WAITING)
+        return [r for r in waiting if r.cached_tokens is None]
 
 
 @pytest.mark.slow
@@ -18,12 +69,19 @@ def test_random_traffic(harness, output_alone, any_script):
             page_size=st.sampled_from([1, 4, 16]),
             chunk=st.sampled_from([None, 16, 48]),
             mixed=st.booleans(),
-            policy=st.sampled_from(["fcfs", "lpm"]),
+            policy=st.sampled_from(policy_names()),
+            order=st.fixed_dictionaries(
+                {
+                    "in_batch_shared_tokens": st.sampled_from([0, 4, 32]),
+                    "enable_tenant_fairness": st.booleans(),
+                    "priority_preemption_threshold": st.sampled_from([None, None, 0, 1]),
+                }
+            ),
             capacity=st.sampled_from([80, 128, 400]),
             running=st.sampled_from([1, 3, 64]),
             clip=st.sampled_from([2, 4096]),
         )
-        def start(self, overlap, page_size, chunk, mixed, policy, capacity, running, clip):
+        def start(self, overlap, page_size, chunk, mixed, policy, order, capacity, running, clip):
             self.poisoned = set()
 
             def script(history):
@@ -38,11 +96,17 @@ def test_random_traffic(harness, output_alone, any_script):
                 chunked_prefill_size=chunk,
                 enable_mixed_chunk=mixed,
                 schedule_policy=policy,
+                enable_priority_scheduling=order["priority_preemption_threshold"] is not None,
+                aging_tokens=AGING,
+                lpm_fallback_above=6,
+                itl_target_ms=1500.0 if mixed and chunk else None,
+                **order,
                 max_running_requests=running,
                 clip_max_new_tokens=clip,
                 context_len=100,
                 script=script,
             )
+            self.waits = Waits(self.h)
             self.accepted = {}
             self.aborted = set()
             self.failed = set()
@@ -70,27 +134,48 @@ def test_random_traffic(harness, output_alone, any_script):
             stop_ids=st.sampled_from([(), (), (7,), tuple(range(30, 42))]),
             namespace=st.sampled_from([(), ("a",)]),
             crowd=st.sampled_from([1, 1, 1, 8]),
+            priority=st.integers(-1, 2),
+            tenant=st.sampled_from([None, "a", "b"]),
         )
-        def arrive(self, stem, shared, own, max_new, ignore_eos, stop_ids, namespace, crowd):
+        def arrive(
+            self,
+            stem,
+            shared,
+            own,
+            max_new,
+            ignore_eos,
+            stop_ids,
+            namespace,
+            crowd,
+            priority,
+            tenant,
+        ):
+            who = {
+                "namespace": namespace,
+                "priority": priority if self.h.config.uses_priorities else 0,
+                "tenant": tenant,
+            }
             for twin in range(crowd):
                 prompt = [stem] * shared + [*own, *[1] * (twin // 2)]
-                self.arrived(prompt, namespace, max_new, ignore_eos, stop_ids)
+                self.arrived(prompt, max_new, ignore_eos, stop_ids, **who)
 
-        def arrived(self, prompt, namespace, max_new, ignore_eos, stop_ids):
+        def arrived(self, prompt, max_new, ignore_eos, stop_ids, **who):
             rid = f"r{len(self.h.outputs)}"
             params = {"ignore_eos": ignore_eos, "stop_token_ids": stop_ids}
             try:
-                self.h.add(rid, prompt, namespace, max_new_tokens=max_new, **params)
+                request = self.h.add(rid, prompt, max_new_tokens=max_new, **params, **who)
             except ValueError:
                 page = self.h.manager.page_size
                 assert len(prompt) + max_new > min(100, self.h.manager.capacity - 2 * page + 1)
                 return
             self.accepted[rid] = (prompt, max_new, ignore_eos, stop_ids)
+            self.waits.came(request)
 
         @rule(steps=st.integers(1, 12))
         def go_on(self, steps):
             for _ in range(steps):
                 self.h.step()
+                self.waits.check()
 
         @precondition(lambda self: self.accepted)
         @rule(which=st.integers(0, 200))
