@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from phloem.mem_pool.lease import (
     check_open,
 )
 from phloem.mem_pool.report import Report, audit
+from phloem.mem_pool.room import Room
 from phloem.mem_pool.rows import RowTable
 from phloem.mem_pool.slots import SlotAllocator, Slots
 from phloem.mem_pool.tiers import DeviceOnly, Tiers
@@ -56,8 +57,6 @@ class CacheManager:
 
     Attributes:
         marks: the watermarks of all leases, by row; to read.
-        version: differs once what is cached has changed, so that who keeps what `peek` said knows
-            when to ask again.
         published: differs once more has been cached: until then `peek` says no more than it did.
     """
 
@@ -81,8 +80,9 @@ class CacheManager:
         self.slots = slots
         self.tiers: Tiers = DeviceOnly(tree) if tiers is None else tiers
         self.marks = Watermarks(rows.max_rows)
-        self.version = 0
         self.published = 0
+        self._room = Room(tree, slots, self.tiers)
+        self._changes = 0
         self._page_size = slots.page_size
         self._expiry = None if idle_ttl is None else Expiry(idle_ttl, clock)
         self._open: dict[int, Lease] = {}
@@ -114,6 +114,13 @@ class CacheManager:
     def available(self) -> int:
         """Tokens that could be had now: free ones, and those that the tree would let go."""
         return self.slots.available + self.tree.sizes.evictable
+
+    @property
+    def version(self) -> int:
+        """Differs once what is cached has changed, so that who keeps what `peek` said knows when to
+        ask again.
+        """
+        return self._changes + self._room.evictions
 
     @property
     def open_leases(self) -> tuple[Lease, ...]:
@@ -185,7 +192,7 @@ class CacheManager:
         start = lease.allocated
         self.rows.check_length(start + n)
         row = self.rows.table[lease.row]
-        if not self._make_room(self.slots.pages_needed(start, n)):
+        if not self._room.make(self.slots.pages_needed(start, n)):
             return False
         fresh = self.slots.alloc_extend(int(row[start - 1]) if start else -1, start, n)
         assert fresh is not None, "there was room above"
@@ -211,7 +218,7 @@ class CacheManager:
         check_all_open(rows, self._is_open)
         starts = self.marks.allocated[rows]
         self.rows.check_length(int(starts.max()) + n)
-        if not self._make_room(self.slots.pages_needed_by_all(starts, n)):
+        if not self._room.make(self.slots.pages_needed_by_all(starts, n)):
             return False
         first = rows * self.rows.max_len + starts
         # Where a sequence is empty this reads another one's slot, which `slots` does not look at.
@@ -283,7 +290,7 @@ class CacheManager:
         key = self.tree.key(tokens[:end], lease.namespace)
         result = self.tree.insert(key, ours, lease.priority)
         if self.tree.sizes.total != before:
-            self.version += 1
+            self._changes += 1
             self.published += 1
         length = result.length
         if length <= lease.protected:
@@ -339,7 +346,7 @@ class CacheManager:
             OwnershipError: a lease in that namespace is open.
         """
         check_none_open(x for x in self.open_leases if x.namespace == namespace)
-        return self._free_all(self.tiers.forget(lambda: self.tree.drop(namespace)))
+        return self._room.free(self.tiers.forget(lambda: self.tree.drop(namespace)))
 
     def flush(self) -> int:
         """Forget everything that is cached in memory; returns the tokens freed. What a store below
@@ -349,7 +356,7 @@ class CacheManager:
             OwnershipError: a lease is open.
         """
         check_none_open(self.open_leases)
-        return self._free_all(self.tiers.forget(self.tree.reset))
+        return self._room.free(self.tiers.forget(self.tree.reset))
 
     def pump(self, wait: float = 0.0) -> None:
         """Go on with the copies between tiers, and forget what was not used for long. Call it after
@@ -359,9 +366,9 @@ class CacheManager:
             wait: seconds to wait for a copy, at most, for who has nothing else to do.
         """
         if self.tiers.pump(wait):
-            self.version += 1
+            self._changes += 1
         if self._expiry is not None and (before := self._expiry.due()) is not None:
-            self._free_all(self.tiers.forget(lambda: self.tree.evict_idle(before)))
+            self._room.free(self.tiers.forget(lambda: self.tree.evict_idle(before)))
 
     def check(self, strict: bool = True) -> Report:
         """Verify that every slot of every tier has exactly one owner and stands in the right rows.
@@ -381,7 +388,7 @@ class CacheManager:
             self.slots.quarantine(np.array(report.suspects, np.int32))
             if report.host:
                 self.tiers.quarantine(np.array(report.host.suspects, np.int32))
-            self._free_all(self.tiers.forget(lambda: self.tree.evict_idle(math.inf)))
+            self._room.free(self.tiers.forget(lambda: self.tree.evict_idle(math.inf)))
         return report
 
     def _reusable(self, tokens: TokenIds, namespace: Namespace, keep_from: int | None) -> TreeKey:
@@ -393,45 +400,14 @@ class CacheManager:
     def _match(self, key: TreeKey) -> TreeHandle:
         """What the device holds of a key, once the tiers below have given what they have."""
         before = self.tree.sizes.total
-        handle = self.tiers.match(key, self._take, self.slots.free)
+        handle = self.tiers.match(key, self._room.take, self.slots.free)
         if self.tree.sizes.total != before:
-            self.version += 1
+            self._changes += 1
             self.published += 1
         return handle
 
-    def _take(self, n: int) -> Slots | None:
-        if not self._make_room(self.slots.pages_needed(0, n)):
-            return None
-        return self.slots.alloc_extend(-1, 0, n)
-
     def _row_slots(self, lease: Lease, start: int) -> Slots:
         return self.rows.table[lease.row, start : lease.allocated]
-
-    def _make_room(self, pages: int) -> bool:
-        """Have so many pages free, evicting what is missing; False: not enough can be evicted."""
-        while (missing := pages * self._page_size - self.slots.available) > 0:
-            evictable = self.tree.sizes.evictable
-            if missing > evictable:
-                self.tiers.settle()  # what is being copied cannot be evicted
-                evictable = self.tree.sizes.evictable
-            if missing > evictable:
-                return False
-            # Once, but that what is in quarantine is not free when it is evicted.
-            freed = self._free_all(self.tree.evict(missing))
-            if not freed and self.tree.sizes.evictable == evictable:
-                raise IntegrityError(
-                    f"the tree counts {evictable} tokens as evictable but lets go of none"
-                )
-        return True
-
-    def _free_all(self, segments: Iterable[Slots]) -> int:
-        """Free what the tree let go of, in one operation; how many tokens came free."""
-        self.version += 1
-        before = self.slots.available
-        arrays = [np.asarray(segment, np.int32) for segment in segments]
-        if arrays:
-            self.slots.free(np.concatenate(arrays))
-        return self.slots.available - before
 
     def _page_floor(self, n: int) -> int:
         return n & -self._page_size
