@@ -38,6 +38,10 @@ def endless_script(history):
     return 1 + int(history.sum()) % 40
 
 
+def pytest_addoption(parser):
+    parser.addoption("--soak", type=int, help="requests of the scheduler's soak test")
+
+
 class FakeClock:
     """Seconds that pass when a test says so."""
 
