@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phloem.radix_cache import Key
-from phloem.radix_cache.key import TOKEN_BYTES, common_prefix
+from phloem.radix_cache.key import TOKEN_BYTES, check_namespace, common_prefix
 
 TOKENS = st.integers(-(2**31), 2**31 - 1)
 
@@ -95,6 +95,12 @@ def test_namespace_parts_that_could_equal_another_type_are_refused(part):
 def test_a_namespace_that_is_no_tuple_is_refused_with_the_cure():
     with pytest.raises(TypeError, match=r"write \('salt',\)"):
         Key([1], "salt")
+
+
+def test_a_namespace_can_be_checked_without_a_key():
+    check_namespace(("a", 1, b"", None, ("b",)))
+    with pytest.raises(TypeError, match="namespace part True"):
+        check_namespace(("a", (True,)))
 
 
 def test_a_key_survives_pickling_and_prints_shortly():

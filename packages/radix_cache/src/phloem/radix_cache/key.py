@@ -40,7 +40,7 @@ class Key:
 
     def __init__(self, tokens: Sequence[TokenId], namespace: Namespace = ()) -> None:
         if namespace != ():
-            _check_namespace(namespace)
+            check_namespace(namespace)
         self.data = _pack(tokens)
         self.namespace = namespace
 
@@ -81,6 +81,20 @@ class Key:
         shown = self.head(8).tokens().tolist()
         more = ", ..." if len(self) > len(shown) else ""
         return f"Key({len(self)} tokens: {str(shown)[1:-1]}{more}; namespace={self.namespace!r})"
+
+
+def check_namespace(namespace: Namespace) -> None:
+    """Raises `TypeError` for what is no namespace; see `Key`."""
+    if type(namespace) is not tuple:
+        raise TypeError(f"namespace {namespace!r} is no tuple: write ({namespace!r},)")
+    for part in namespace:
+        if type(part) is tuple:
+            check_namespace(part)
+        elif type(part) not in _NAMESPACE_TYPES:
+            raise TypeError(
+                f"namespace part {part!r} is a {type(part).__name__}: parts are str, int, bytes, "
+                "None or tuples of these, so that parts of different types can never be equal"
+            )
 
 
 def common_prefix(edge: bytes, data: bytes, at: int, unit: int) -> int:
@@ -129,16 +143,3 @@ def _pack(tokens: Sequence[TokenId]) -> bytes:
         raise ValueError(
             f"token {token} at position {at} does not fit int32, in which token ids are stored"
         ) from None
-
-
-def _check_namespace(namespace: Namespace) -> None:
-    if type(namespace) is not tuple:
-        raise TypeError(f"namespace {namespace!r} is no tuple: write ({namespace!r},)")
-    for part in namespace:
-        if type(part) is tuple:
-            _check_namespace(part)
-        elif type(part) not in _NAMESPACE_TYPES:
-            raise TypeError(
-                f"namespace part {part!r} is a {type(part).__name__}: parts are str, int, bytes, "
-                "None or tuples of these, so that parts of different types can never be equal"
-            )
