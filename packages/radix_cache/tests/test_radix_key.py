@@ -1,3 +1,4 @@
+import ctypes
 import pickle
 from array import array
 
@@ -24,6 +25,12 @@ TOKENS = st.integers(-(2**31), 2**31 - 1)
         np.array([1, 2, 3], np.int64),
         np.array([1, 2, 3], np.uint32),
         np.array([1, 9, 2, 9, 3], np.int32)[::2],
+        np.array([1, 2, 3], ">i4"),
+        np.array([1, 2, 3], ">u8"),
+        (ctypes.c_int32 * 3)(1, 2, 3),
+        (ctypes.c_int64 * 3)(1, 2, 3),
+        (ctypes.c_int16.__ctype_be__ * 3)(1, 2, 3),
+        (token for token in (1, 2, 3)),
         b"\x01\x02\x03",
     ],
     ids=lambda tokens: f"{type(tokens).__name__}-{getattr(tokens, 'dtype', '')}",
@@ -55,6 +62,33 @@ def test_a_key_with_a_step_or_a_negative_head_is_refused():
 def test_a_token_outside_int32_is_named_with_its_position(token):
     with pytest.raises(ValueError, match=rf"token {token} at position 2 .*int32"):
         Key([0, 1, token])
+
+
+@pytest.mark.parametrize("kind", [iter, np.array, lambda ids: [np.int64(each) for each in ids]])
+def test_a_token_that_does_not_fit_is_named_whatever_it_comes_in(kind):
+    with pytest.raises(ValueError, match=rf"token {2**40} at position 1 .*int32"):
+        Key(kind([7, 2**40]))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "name"),
+    [
+        (np.array([1, 2], np.float16), "float16"),
+        (np.array([1, 2], ">f8"), "float64"),
+        ((ctypes.c_float * 2)(1, 2), "float32"),
+        (np.array([1, 2], complex), "'Zd'"),
+        (np.array([1, 2], object), "'O'"),
+    ],
+)
+def test_a_buffer_of_what_is_no_int_is_refused_with_its_type_and_the_cure(tokens, name):
+    with pytest.raises(TypeError, match=rf"a buffer of .*{name}, not of ints: convert .* int32"):
+        Key(tokens)
+
+
+@pytest.mark.parametrize("use", [lambda key: key[1], list, lambda key: 2 in key])
+def test_a_key_used_as_a_list_says_where_its_tokens_are(use):
+    with pytest.raises(TypeError, match=r"cut by slices .*key\.tokens\(\) gives its ids"):
+        use(Key([1, 2, 3]))
 
 
 def test_unsigned_buffers_are_checked_too():

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from operator import index
+from struct import unpack
 from typing import Final
 
 TokenId = int
@@ -16,6 +18,10 @@ Namespace = tuple[object, ...]
 TOKEN_BYTES: Final = 4
 _INT32: Final = range(-(2**31), 2**31)
 _NAMESPACE_TYPES: Final = (str, int, bytes, type(None))
+# Formats of buffers, as in the module `struct`.
+_BYTE_ORDERS: Final = ("", "@", "=", "<", ">", "!")
+_INT_FORMATS: Final = tuple("?bBhHiIlLqQnN")
+_FLOAT_FORMATS: Final = {"e": "float16", "f": "float32", "d": "float64"}
 
 
 class Key:
@@ -23,7 +29,7 @@ class Key:
 
     `tokens` is any sequence of ints that fit int32. Buffers of 4-byte signed ints (numpy int32
     arrays, `array('i')`) are copied as one block; anything else is packed once, here, so keep the
-    Key and cut it.
+    Key and cut it. A Key is cut by slices, in one piece; `tokens()` gives the ids.
 
     `namespace` is a tuple of str, int, bytes, None, or tuples of these. Two keys share cached
     values only if their namespaces are equal. Other types are refused because equality across types
@@ -61,6 +67,11 @@ class Key:
         return part
 
     def __getitem__(self, cut: slice) -> Key:
+        if not isinstance(cut, slice):  # Also what iteration and `in` come to.
+            raise TypeError(
+                f"a key is cut by slices such as key[:3], not by {cut!r}: key.tokens() gives its "
+                "ids, to index, to iterate over and to search"
+            )
         start, stop, step = cut.indices(len(self))
         if step != 1:
             raise ValueError(f"a key is cut in one piece, not with step {step}: use step 1")
@@ -128,18 +139,29 @@ def _pack(tokens: Sequence[TokenId]) -> bytes:
     try:
         view = memoryview(tokens)  # type: ignore[arg-type]  # not every sequence is a buffer
     except TypeError:
-        pass
+        if not isinstance(tokens, (list, tuple)):
+            items = list(tokens)  # An iterator could not be read again, to name what does not fit.
     else:
         if view.ndim != 1:
             raise ValueError(f"tokens have {view.ndim} dimensions: pass one sequence of ints")
         if view.itemsize == TOKEN_BYTES and view.format in ("i", "l"):
             return view.tobytes()
         # array() would take the raw bytes of a buffer such as b"ab" for machine ints: hand it ints.
-        items = view.tolist()
+        items = _ints(view)
     try:
         return array("i", items).tobytes()
     except OverflowError:
-        at, token = next((i, t) for i, t in enumerate(items) if t not in _INT32)
+        # Compared as plain ints: `in` would walk through the range for one of numpy's.
+        at, token = next((i, t) for i, t in enumerate(map(index, items)) if t not in _INT32)
         raise ValueError(
             f"token {token} at position {at} does not fit int32, in which token ids are stored"
         ) from None
+
+
+def _ints(view: memoryview) -> Sequence[int]:
+    """The ints of a buffer, of any size and byte order."""
+    order, kind = view.format[:-1], view.format[-1:]
+    if order not in _BYTE_ORDERS or kind not in _INT_FORMATS:
+        name = _FLOAT_FORMATS.get(view.format.lstrip("@=<>!"), f"format {view.format!r}")
+        raise TypeError(f"tokens are a buffer of {name}, not of ints: convert them to int32 first")
+    return unpack(f"{order}{len(view)}{kind}", view.tobytes())
