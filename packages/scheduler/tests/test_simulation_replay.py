@@ -35,8 +35,8 @@ def requests(*made):
     )
 
 
-def replay(trace, every_step=False, **setup):
-    fleet = Fleet(Setup(COST, **setup), trace.longest, every_step)
+def replay(trace, every_step=False, cost_model=COST, **setup):
+    fleet = Fleet(Setup(cost_model, **setup), trace.longest, every_step)
     records = fleet.run(trace)
     for replica in fleet.replicas:
         replica.manager.check()
@@ -71,6 +71,8 @@ def traces(draw):
 
 SETUPS = st.fixed_dictionaries(
     {
+        # In the second, requests come and steps begin at the very same times.
+        "cost_model": st.sampled_from([COST, CostModel(1 / 64)]),
         "policy": st.sampled_from(policy_names()),
         "page_size": st.sampled_from([1, 4]),
         "pool_tokens": st.sampled_from([120, 200, 1000]),
