@@ -93,7 +93,7 @@ SETUPS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(traces(), SETUPS)
 def test_steps_taken_together_come_out_as_single_ones_to_the_last_bit(trace, setup):
     together, singly = replay(trace, **setup), replay(trace, every_step=True, **setup)
