@@ -37,7 +37,7 @@ def test_an_abort_makes_room_in_the_queue(harness, never_ends):
 def test_tokens_that_wait_are_limited_too(harness, never_ends):
     h = harness(max_running_requests=1, max_queued_tokens=20, script=never_ends)
     full(h, 2, length=8)
-    with pytest.raises(QueueFullError, match="of 16 tokens wait, this one has 5, and at most 20"):
+    with pytest.raises(QueueFullError, match="with this one, requests of 21 tokens would wait"):
         h.add("surplus", [3] * 5, max_new_tokens=2)
     h.add("fits", [3] * 4, max_new_tokens=2)
     h.run()
@@ -171,3 +171,104 @@ def test_what_an_empty_queue_let_through_does_not_count(harness, never_ends):
 def test_a_limit_of_nothing_is_refused(name):
     with pytest.raises(ValueError, match=f"{name} is 0"):
         SchedulerConfig(context_len=10, vocab_size=10, **{name: 0})
+
+
+class TestGivingWay:
+    def ended(self, h, rid):
+        h.step()
+        reason = h.outputs[rid].finish_reason
+        return None if reason is None else (reason.type, reason.status_code, reason.retry_after)
+
+    def test_the_least_urgent_that_came_last_leaves_for_a_more_urgent_one(
+        self, harness, never_ends
+    ):
+        h = harness(
+            max_running_requests=1,
+            max_queued_requests=3,
+            enable_priority_scheduling=True,
+            script=never_ends,
+        )
+        h.add("runs", [1], max_new_tokens=100)
+        h.step()
+        for rid, priority in (("low", 0), ("lower", -1), ("also lower", -1)):
+            h.add(rid, [2], max_new_tokens=2, priority=priority)
+        h.add("urgent", [3], max_new_tokens=2, priority=1)
+        assert self.ended(h, "also lower") == ("abort", 503, 1)
+        assert "a more urgent request took this one's place" in (
+            h.outputs["also lower"].finish_reason.message
+        )
+        with pytest.raises(QueueFullError) as refused:
+            h.add("as low", [3], max_new_tokens=2, priority=-1)
+        assert refused.value.status_code == 503
+        h.add("urgent too", [3], max_new_tokens=2, priority=1)
+        assert self.ended(h, "lower")
+        assert {h.run()[rid].finish_reason.type for rid in ("low", "urgent", "urgent too")} == {
+            "length"
+        }
+
+    def test_several_leave_for_one_with_many_tokens_or_none_does(self, harness, never_ends):
+        h = harness(
+            max_running_requests=1,
+            max_queued_tokens=20,
+            enable_priority_scheduling=True,
+            script=never_ends,
+        )
+        full(h, 2, length=8)
+        h.add("equal", [2] * 4, max_new_tokens=2, priority=1)
+        with pytest.raises(QueueFullError):
+            h.add("too much", [3] * 17, max_new_tokens=2, priority=1)
+        assert h.scheduler.num_waiting == 3
+        h.add("much", [3] * 12, max_new_tokens=2, priority=1)
+        assert [self.ended(h, rid) is not None for rid in ("waiting0", "waiting1", "equal")] == [
+            True,
+            True,
+            False,
+        ]
+        h.run()
+
+    def fair(self, harness, script):
+        h = harness(
+            max_running_requests=1,
+            max_queued_requests=4,
+            enable_tenant_fairness=True,
+            script=script,
+        )
+        h.add("runs", [1], max_new_tokens=100, tenant="heavy")
+        h.step()
+        for i in range(4):
+            h.add(f"heavy{i}", [2], max_new_tokens=2, tenant="heavy")
+        return h
+
+    def test_the_last_of_the_heaviest_tenant_leaves_until_both_have_as_many(
+        self, harness, never_ends
+    ):
+        h = self.fair(harness, never_ends)
+        for i in range(2):
+            h.add(f"light{i}", [3], max_new_tokens=2, tenant="light")
+        for rid in ("heavy3", "heavy2"):
+            assert self.ended(h, rid) == ("abort", 429, 1)
+        for tenant in ("heavy", "light"):
+            with pytest.raises(QueueFullError) as refused:
+                h.add("one more", [3], max_new_tokens=2, tenant=tenant)
+            assert refused.value.status_code == 503
+        out = h.run()
+        kept = ("heavy0", "heavy1", "light0", "light1")
+        assert all(len(out[rid].token_ids) == 2 for rid in kept)
+
+    def test_who_has_more_than_its_share_hears_so(self, harness, never_ends):
+        h = self.fair(harness, never_ends)
+        with pytest.raises(QueueFullError, match="try again later") as alone:
+            h.add("one more", [3], max_new_tokens=2, tenant="heavy")
+        h.add("light", [3], max_new_tokens=2, tenant="light")
+        with pytest.raises(QueueFullError, match="yours take more than their share") as heavy:
+            h.add("one more", [3], max_new_tokens=2, tenant="heavy")
+        assert (alone.value.status_code, heavy.value.status_code) == (503, 429)
+        h.run()
+
+    def test_without_fairness_tenants_make_no_difference(self, harness, never_ends):
+        h = harness(max_running_requests=1, max_queued_requests=2, script=never_ends)
+        full(h, 2)
+        with pytest.raises(QueueFullError) as refused:
+            h.add("other", [3], max_new_tokens=2, tenant="other")
+        assert refused.value.status_code == 503
+        h.run()

@@ -91,3 +91,27 @@ def test_a_stop_id_counts_before_a_stop_string_and_both_before_the_length(spelli
     assert (reasons["id"].type, reasons["id"].matched) == ("stop", 3)
     assert (reasons["string"].type, reasons["string"].matched) == ("stop", "c")
     assert (reasons["length"].type, reasons["length"].matched) == ("length", None)
+
+
+def test_a_stop_matcher_that_raises_ends_its_request_in_that_step(
+    harness, output_alone, overlap, never_ends
+):
+    """Case AB-03: what watches a request's tokens fails in the middle of it."""
+
+    class Broken:
+        def matcher(self, stop):
+            return self
+
+        def push(self, token_id):
+            if h.outputs["bad"].token_ids:
+                raise RuntimeError("no such state")
+
+    h = harness(overlap=overlap, script=never_ends, stop_checker=Broken())
+    h.add("bad", PROMPT, max_new_tokens=20, stop=("x",))
+    h.add("good", PROMPT, max_new_tokens=20)
+    out = h.run()
+    reason = out["bad"].finish_reason
+    assert (reason.type, reason.status_code) == ("error", 500)
+    assert "no such state" in reason.message
+    assert len(out["bad"].token_ids) == 2
+    assert out["good"].token_ids == output_alone(PROMPT, 20, never_ends)

@@ -8,11 +8,15 @@ class QueueFullError(RuntimeError):
 
     Attributes:
         retry_after: seconds after which there may be room.
+        status_code: what an HTTP front end should answer: 429 where the caller's own requests take
+            more than their share of the queue, else 503.
     """
 
-    def __init__(self, what: str, retry_after: float) -> None:
-        super().__init__(f"the queue is full: {what}; try again later")
+    def __init__(self, what: str, retry_after: float, over_share: bool = False) -> None:
+        whose = ", and yours take more than their share" if over_share else ""
+        super().__init__(f"the queue is full: {what}{whose}; try again later")
         self.retry_after = retry_after
+        self.status_code = 429 if over_share else 503
 
 
 class ContextLengthError(ValueError):

@@ -132,7 +132,14 @@ class ResultIntake:
             request.append(token)
             if request.first_token is None:
                 request.first_token = self._clock()
-            reason = finish_after_token(request, token, self._eos_token_ids)
+            reason = self._finish(request, token)
             if reason is not None:
                 return taken, reason
         return len(token_ids), None
+
+    def _finish(self, request: Request, token: int) -> FinishReason | None:
+        try:
+            return finish_after_token(request, token, self._eos_token_ids)
+        except Exception as error:  # of a stop matcher: what it has seen cannot be relied on now
+            message = f"looking for stop strings failed: {error}"
+            return FinishReason("error", message=message, status_code=500)

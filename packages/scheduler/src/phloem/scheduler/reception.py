@@ -9,11 +9,11 @@ import numpy.typing as npt
 from phloem.mem_pool import CacheManager
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.deadlines import QUEUE, TOTAL, Deadlines
-from phloem.scheduler.limits import QueueLimit
+from phloem.scheduler.limits import Newcomer, QueueLimit
 from phloem.scheduler.ports import StopChecker, StopMatcher
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.randomness import draw_seeds
-from phloem.scheduler.request import Request
+from phloem.scheduler.request import FinishReason, Request
 from phloem.scheduler.sampling import SamplingParams
 from phloem.scheduler.validation import checked_new_tokens, checked_prompt, checked_seconds
 from phloem.scheduler.weights import Namespace, WeightVersion
@@ -38,6 +38,7 @@ class Reception:
         max_total_tokens: int,
         stop_checker: StopChecker | None,
         clock: Callable[[], float],
+        end: Callable[[Request, FinishReason], None],
     ) -> None:
         self.limit = QueueLimit(config.max_queued_requests, config.max_queued_tokens)
         self.deadlines = Deadlines()
@@ -48,6 +49,7 @@ class Reception:
         self._max_total_tokens = max_total_tokens
         self._stop_checker = stop_checker
         self._clock = clock
+        self._end = end
         self._seeds = draw_seeds(config.default_seed)
 
     def receive(
@@ -76,7 +78,7 @@ class Reception:
         )
         matcher = self._stop_matcher(params)
         now = self._clock()
-        self.limit.check(self._queue, len(prompt), now)
+        self._make_room(Newcomer(len(prompt), priority, tenant, config.enable_tenant_fairness), now)
         request = Request(
             rid=rid,
             prompt_ids=prompt,
@@ -94,6 +96,17 @@ class Reception:
             if seconds is not None:
                 self.deadlines.add(request, kind, seconds)
         return request
+
+    def _make_room(self, newcomer: Newcomer, now: float) -> None:
+        """End those that give way to a newcomer, if the queue is full and there are enough."""
+        for request in self.limit.make_room(self._queue, newcomer, now):
+            self._queue.remove(request.rid)
+            urgent = request.priority < newcomer.priority
+            whose = "a more urgent request" if urgent else "a tenant with fewer requests"
+            message = f"the queue is full, and {whose} took this one's place: try again later"
+            seconds = self.limit.retry_after(self._queue, now)
+            status = 503 if urgent else 429
+            self._end(request, FinishReason("abort", None, message, status, seconds))
 
     def _checked_namespace(self, given: Namespace) -> Namespace:
         """Let the cache refuse a namespace now: in the middle of a step it would end them all."""

@@ -58,7 +58,7 @@ class Scheduler:
         self._clock = clock
         self._waiting = WaitingQueue()
         self._reception = Reception(
-            config, manager, self._waiting, self.max_total_tokens, stop_checker, clock
+            config, manager, self._waiting, self.max_total_tokens, stop_checker, clock, self._end
         )
         self._pause: PauseMode | None = None
         # Everybody who holds a lease, in order of admission: a dict, since batch order must be

@@ -100,7 +100,7 @@ class SchedulerService:
                 queue_timeout=message.queue_timeout,
             )
         except QueueFullError as error:
-            refused = Finish("refused", None, str(error), 503, error.retry_after)
+            refused = Finish("refused", None, str(error), error.status_code, error.retry_after)
             self._news.append(_refusal(message, refused))
         except ValueError as error:
             # The API process has checked the same; should it be mistaken, its client hears of it.

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 ABORTED = 499
 """Somebody ended the request; not a 5xx, which clients would answer by trying again."""
 
-_CODES = {ABORTED: "aborted", 408: "timeout", 503: "overloaded"}
+_CODES = {ABORTED: "aborted", 408: "timeout", 429: "rate_limit_exceeded", 503: "overloaded"}
 """What ends a generation early, by status."""
 _LONGEST_MESSAGE = 1000
 """Characters; a sentence may quote what a client sent, which may be long."""
@@ -66,8 +66,7 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        if self.status == 503:
-            kind = "service_unavailable_error"
+        kind = {429: "rate_limit_error", 503: "service_unavailable_error"}.get(self.status, kind)
         return {
             "error": {
                 "message": str(self),
@@ -124,7 +123,8 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, ServiceUnavailable):
         return ApiError(str(error), 503, code="service_unavailable", retry_after=error.retry_after)
     if isinstance(error, QueueFullError):
-        return ApiError(str(error), 503, code=_CODES[503], retry_after=error.retry_after)
+        status = error.status_code
+        return ApiError(str(error), status, code=_CODES[status], retry_after=error.retry_after)
     logger.error("a request failed", exc_info=error)
     return ApiError("the server failed on this request: its log says why", 500, code="internal")
 
