@@ -19,7 +19,7 @@ Where the contract left room, the model holds this:
 - A backup pins the device path to its end and those host copies of this path that exist when it is
   handed out, as a load pins the device path to its start and the host path to its end.
 - Retention is over at the very moment `retained_until`.
-- The floor of `cost` is the rank that a leaf had before eviction cut it, on the device only.
+- The floor of `cost` is the highest rank that a leaf had before eviction cut it, on the device only.
 """
 
 from __future__ import annotations
@@ -192,7 +192,9 @@ class Model:
         while len(gone) * self.page_size < tokens and (leaves := self.leaves(tier)):
             run = self.run(leaves[0])
             if tier == DEVICE:
-                (self.floor,) = self.rank(run)[:1]
+                rank = self.rank(run)[0]
+                if self.floor == 0.0 or rank > self.floor:
+                    self.floor = rank
             while run and len(gone) * self.page_size < tokens:
                 lowest = run.pop()
                 gone.append(self.let_go(lowest, tier))

@@ -499,3 +499,137 @@ def test_dfs_order_takes_the_heavier_subtree_first(cache):
     asked = [[5, 6], [1, 2, 4], [1, 2, 3], [1, 2, 3]]
     nodes = [cache.match(Key(tokens)).node for tokens in asked]
     assert cache.dfs_order(nodes) == [2, 3, 1, 0]
+
+
+def test_a_refused_insert_decides_nothing_about_values():
+    cache = RadixCache()
+    with pytest.raises(ValueError, match="1 values were given"):
+        cache.insert(Key([1, 2, 3]), [1])
+    values = np.arange(3)
+    cache.insert(Key([1, 2, 3]), values)
+    values[:] = 99
+    assert cache.match(Key([1, 2, 3])).values().tolist() == [0, 1, 2]
+    with pytest.raises(TypeError, match="values of type ndarray, and list was given"):
+        cache.insert(Key([7, 8]), [1, 2])
+    cache.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"priority": "a"}, TypeError),
+        ({"priority": None}, TypeError),
+        ({"retain_for": 0}, ValueError),
+        ({"retain_for": float("nan")}, ValueError),
+        ({"retain_for": 10**400}, ValueError),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_before_anything_changes(options, error):
+    cache = RadixCache(policy="priority")
+    with pytest.raises(error):
+        cache.insert(Key([1, 2, 3]), [1, 2, 3], **options)
+    assert cache.sizes.total == 0
+    cache.check_integrity()
+
+
+def test_what_was_retained_and_is_gone_is_not_remembered(cache):
+    for _ in range(1000):
+        cache.insert(Key([1, 2, 3]), [1, 2, 3], retain_for=float("inf"))
+        cache.reset()
+    gc.collect()
+    assert len(cache._tree.device.leaves._expiries) < 100
+
+
+def test_what_left_the_tree_is_due_for_no_backup():
+    cache = RadixCache(host_tier=True)
+    for token in range(100):
+        cache.insert(Key([token]), [token])
+        cache.evict(1)
+    assert not cache._host._due
+    assert cache.backups() == []
+
+
+def test_a_receipt_of_another_kind_is_refused_and_can_still_be_given_back():
+    cache = RadixCache(host_tier=True)
+    cache.insert(Key([1, 2]), [1, 2])
+    (backup,) = cache.backups()
+    lock = cache.lock(cache.match(Key([1])))
+    with pytest.raises(TypeError, match="a backup was given where a lock"):
+        cache.unlock(backup)
+    with pytest.raises(TypeError, match="a backup was given where a load"):
+        cache.loaded(backup, [1, 2])
+    with pytest.raises(TypeError, match="a lock was given where a transfer"):
+        cache.cancel(lock)
+    cache.backed_up(backup, [5, 6])
+    cache.unlock(lock)
+    cache.check_integrity()
+    assert len(cache.reset().host) == 2
+
+
+def test_a_handle_of_the_host_tier_says_so():
+    cache = RadixCache(host_tier=True)
+    done = cache.insert(Key([1, 2]), [1, 2], tier=Tier.HOST)
+    with pytest.raises(StaleMatch, match="host tier only"):
+        cache.lock(done)
+
+
+def test_nothing_to_load_is_said_so():
+    cache = RadixCache(host_tier=True)
+    cache.insert(Key([1, 2]), [1, 2])
+    with pytest.raises(ValueError, match="nothing to load"):
+        cache.load(cache.match(Key([1, 2])))
+
+
+@pytest.mark.parametrize("broken", [1, 2, 3, 4])
+def test_an_adapter_that_raises_in_a_split_of_two_tiers_changes_nothing(broken):
+    class Breaks(SequenceValues):
+        left = None
+
+        def cut(self, values, start, stop):
+            if self.left is not None:
+                self.left -= 1
+                if not self.left:
+                    raise RuntimeError("broken")
+            return super().cut(values, start, stop)
+
+    adapter = Breaks()
+    cache = RadixCache(values=adapter, host_values=adapter, host_tier=True)
+    cache.insert(Key([1, 2, 3, 4]), [1, 2, 3, 4])
+    (backup,) = cache.backups()
+    cache.backed_up(backup, [5, 6, 7, 8])
+    adapter.left = broken
+    with pytest.raises(RuntimeError, match="broken"):
+        cache.match(Key([1, 2]))
+    adapter.left = None
+    cache.check_integrity()
+    assert cache.match(Key([1, 2, 3, 4])).values() == [1, 2, 3, 4]
+
+
+def test_a_clock_that_goes_back_leaves_the_tree_whole(cache, clock):
+    clock.now = 100
+    put(cache, [1, 2, 3])
+    clock.now = 50
+    cache.match(Key([1]))
+    cache.evict_idle(60)
+    cache.check_integrity()
+
+
+def test_the_floor_of_the_cost_policy_never_falls(clock):
+    cache = RadixCache(policy="cost", clock=clock)
+    draw = random.Random(1)
+    floor = 0.0
+    for clock.now in range(500):
+        tokens = [draw.randrange(3) for _ in range(draw.randrange(1, 8))]
+        put(cache, tokens)
+        cache.match(Key(tokens))
+        cache.evict(draw.randrange(4))
+        assert cache._tree.floor >= floor
+        floor = cache._tree.floor
+    assert floor > 0
+
+
+def test_a_namespace_that_no_key_has_cannot_be_dropped(cache):
+    with pytest.raises(TypeError, match="tuple"):
+        cache.drop("abc")
+    with pytest.raises(TypeError, match="bool"):
+        cache.drop((True,))

@@ -21,6 +21,11 @@ def device_copy(cache: RadixCache, handle: Handle) -> Copy:
     node = handle.node
     # A removed node has no copy; a node whose tail was evicted ends earlier than the handle.
     copy = node.device
+    if handle.copy is None:
+        raise StaleMatch(
+            f"the {handle.length} tokens of this handle were in the host tier only: match again, "
+            "and load them"
+        )
     if copy is None or copy is not handle.copy or node.end != handle.length:
         raise StaleMatch(
             f"the {handle.length} tokens of this handle were evicted, in part or whole, since "
@@ -47,9 +52,14 @@ def host_copy(match: Match) -> Copy:
     return copy
 
 
-def receipt(cache: RadixCache, given: Receipt) -> None:
-    """`given` is one of this cache's and was not given back before."""
+def receipt(cache: RadixCache, given: Receipt, wanted: type[Receipt]) -> None:
+    """`given` is a receipt of that kind, one of this cache's, and was not given back before."""
     kind = type(given).__name__.lower()
+    if not isinstance(given, wanted):
+        raise TypeError(
+            f"a {kind} was given where a {wanted.__name__.lower()} is taken back: locks go to "
+            "unlock, backups to backed_up, loads to loaded, and copies that failed to cancel"
+        )
     if given.cache is not cache:
         raise ValueError(f"the {kind} belongs to another cache: give it back there")
     if given.released:
@@ -57,6 +67,21 @@ def receipt(cache: RadixCache, given: Receipt) -> None:
             f"this {kind} of {given.length} tokens was given back before: give each receipt "
             "back once"
         )
+
+
+def retention(retain_for: float | None, priority: int) -> float:
+    """`retain_for` in seconds, 0.0 for None; and `priority` is one."""
+    if not isinstance(priority, int):
+        raise TypeError(f"priority {priority!r} is no int: leaves are sorted by it")
+    if retain_for is None:
+        return 0.0
+    try:
+        seconds = float(retain_for)
+    except OverflowError:
+        seconds = float("nan")
+    if not seconds > 0:
+        raise ValueError(f"retain_for {retain_for} is not positive: give seconds, or None")
+    return seconds
 
 
 def unused(ledgers: Iterable[Ledger]) -> None:

@@ -45,10 +45,10 @@ class EventLog(Observer):
         if isinstance(options, int):
             options = EventOptions(options)
         size = options.block_size
-        if size % page_size and page_size % size:
+        if size % page_size:
+            # In a page of several blocks, two pages that part late would both store its first one.
             raise ValueError(
-                f"event block_size {size} and page_size {page_size} do not fit: one of them must "
-                "be a multiple of the other"
+                f"event block_size {size} is no multiple of page_size {page_size}: give one that is"
             )
         self._block_size = size
         self._buffer = _Buffer(size, options.capacity)

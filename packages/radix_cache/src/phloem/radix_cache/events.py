@@ -44,8 +44,7 @@ class EventOptions:
     """How a cache reports.
 
     Args:
-        block_size: tokens per event block, at least 16; a multiple of the cache's page_size, or
-            page_size a multiple of it.
+        block_size: tokens per event block, at least 16; a multiple of the cache's page_size.
         capacity: how much is kept between two calls of `take_events`: the number of events and of
             the blocks named in them, together. When it is exceeded, see `EventsLost`.
     """

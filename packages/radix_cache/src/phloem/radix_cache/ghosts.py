@@ -8,7 +8,6 @@ no values. `drop` and `reset` forget, they leave no ghosts.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from .key import TOKEN_BYTES, Namespace, common_prefix
@@ -17,6 +16,8 @@ from .observer import Observer
 
 TOKEN_LIMIT: Final = 2**20
 """How many tokens a cache's ghosts have at most: 4 MiB."""
+
+_PARTS: Final = 32
 
 Shelves: TypeAlias = "dict[int, Shelf]"
 """By position: tokens from the root to where the ghosts of the shelf begin."""
@@ -83,13 +84,14 @@ class Ghosts(Observer):
         self,
         limit: int,
         page_size: int,
-        clock: Callable[[], float],
         token_limit: int = TOKEN_LIMIT,
     ) -> None:
         self._limit = limit
         self._token_limit = token_limit
         self._page = page_size * TOKEN_BYTES
-        self._clock = clock
+        self.now = 0.0
+        """When what is being evicted is: set before, since a clock may fail, and a tree in the
+        middle of an eviction may not."""
         self._tops: dict[Namespace, Top] = {}
         self._order: OrderedDict[Ghost, None] = OrderedDict()
         self._tokens = 0
@@ -171,8 +173,10 @@ class Ghosts(Observer):
             # A leaf that is evicted bit by bit stays one ghost, however small the bits.
             self._take_down(ghost)
             ghost.parts.append(data)
+            if len(ghost.parts) > _PARTS:  # An object for each small bit takes far more than it.
+                ghost.parts = [ghost.data]
             self._order.move_to_end(ghost)
-        ghost.evicted = self._clock()
+        ghost.evicted = self.now
         self._order[ghost] = None
         self._tokens += len(data) // TOKEN_BYTES
         self._hang(holder, position, ghost)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from .handles import Backup, Insertion, Load, Match, Transfer
 from .ledger import Ledger
 from .node import Copy, Node
+from .observer import Observer
 from .structure import Structure
 
 if TYPE_CHECKING:
     from .tree import RadixCache
 
 
-class HostTier:
+class HostTier(Observer):
     """Write-through from the device tier of a structure to its host tier, and loads back.
 
     Both tiers hold rooted prefixes of every path, so a node is backed up after its parent.
@@ -36,6 +37,7 @@ class HostTier:
         self._device = structure.device
         self._host = host
         self._write_through = write_through
+        structure.observe(self)
         self._due: dict[Node, None] = {}
         self.backed_up_tokens = self.loaded_tokens = 0
 
@@ -45,6 +47,14 @@ class HostTier:
             if node.hits + 1 >= self._write_through:
                 self._due[node] = None
             node = node.parent
+
+    def unlinking(self, node: Node, evicted: bool) -> None:
+        """What has left the tree is due no more."""
+        self._due.pop(node, None)
+
+    def cleared(self) -> None:
+        """Nothing is due."""
+        self._due.clear()
 
     def backups(self, limit: int | None) -> list[Backup]:
         """See `RadixCache.backups`."""

@@ -5,9 +5,9 @@ Owns the order of eviction; the tier's ledger tells it which copies are unlocked
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
@@ -16,6 +16,8 @@ from .policy import EvictionPolicy, Rank
 
 IndexEntry = tuple[Rank, int, Copy, Any]
 """Rank, age, copy, and the list that the entry stands in."""
+
+_EXPIRIES_KEPT: Final = 64
 
 
 class LeafIndex:
@@ -95,3 +97,10 @@ class LeafIndex:
     def _schedule(self, copy: Copy) -> None:
         self._expiring.add(copy)
         heappush(self._expiries, (copy.node.retained_until, next(self._serial), copy))
+        # What left the index stays in the heap until then; a cache that is emptied again and again
+        # must not grow by it.
+        if len(self._expiries) > 2 * len(self._retained) + _EXPIRIES_KEPT:
+            kept = dict.fromkeys([*(entry[2] for entry in self._retained), copy])
+            self._expiring = set(kept)
+            self._expiries = [(each.node.retained_until, next(self._serial), each) for each in kept]
+            heapify(self._expiries)

@@ -61,25 +61,30 @@ class Ledger:
     def trim(self, copy: Copy, keep: int) -> Any:
         """Let the values past the first `keep` go, before the node's tokens do."""
         length = copy.node.length
-        gone = self.adapter.cut(copy.values, keep, length)
-        copy.values = self.adapter.cut(copy.values, 0, keep)
+        kept, gone = self.cut(copy.node, keep)
+        copy.values = kept
         evictable, protected = self.counts
         self.counts = (evictable - (length - keep), protected)
         return gone
 
-    def split(self, upper: Node, lower: Node, tokens: int) -> None:
-        """Give the first `tokens` values of `lower` to `upper`, before the tokens of `lower` are
-        cut.
-        """
+    def cut(self, node: Node, tokens: int) -> tuple[Any, Any]:
+        """The values of a node's first `tokens` and those of the rest; changes nothing."""
+        copy = self.of(node)
+        if copy is None:
+            return None, None
+        cut = self.adapter.cut
+        return cut(copy.values, 0, tokens), cut(copy.values, tokens, node.length)
+
+    def split(self, upper: Node, lower: Node, values: tuple[Any, Any]) -> None:
+        """Give `upper` and `lower` their parts of the values of `lower`, as `cut` gave them."""
         copy = self.of(lower)
         if copy is None:
             return
-        cut = self.adapter.cut
-        head = Copy(upper, cut(copy.values, 0, tokens), copy.parent)
+        head = Copy(upper, values[0], copy.parent)
         head.locks = copy.locks
         head.copying = copy.copying
         head.children = 1
-        copy.values = cut(copy.values, tokens, lower.length)
+        copy.values = values[1]
         copy.parent = head
         setattr(upper, self._attribute, head)
 

@@ -96,7 +96,9 @@ class Node:
     retained_until: float
     """Clock until which it is evicted last; 0.0 if it never was retained or that has passed."""
     floor: Any
-    """The rank that device eviction had reached when the node was last used; 0.0 before any."""
+    """The highest rank that device eviction had reached when the node was last used; 0.0 before
+    any.
+    """
     hashes: NodeHashes | None
     """Of the event blocks that end in this node; None if none does, and while events are off."""
     ghosts: Shelves | None

@@ -42,14 +42,19 @@ class Structure:
         self.ledgers = (self.device,) if self.host is None else (self.device, self.host)
         self._next_age = 0
 
+    def observe(self, observer: Observer) -> None:
+        """Tell one more of every change."""
+        self.observers = (*self.observers, observer)
+
     def ledger(self, tier: Tier) -> Ledger:
-        """The books of `tier`; `ValueError` if this cache has no host tier."""
+        """The books of `tier`; `ValueError` if this cache has no such tier."""
         if tier == Tier.DEVICE:
             return self.device
-        if self.host is None:
+        if Tier(tier) == Tier.HOST and self.host is None:
             raise ValueError(
                 "this cache has one tier, the device: make it with RadixCache(host_tier=True)"
             )
+        assert self.host is not None, "refused above"
         return self.host
 
     def root(self, namespace: Namespace) -> Root:
@@ -99,8 +104,10 @@ class Structure:
         upper.last_access = lower.last_access
         upper.priority = lower.priority
         upper.retained_until = lower.retained_until
-        for ledger in self.ledgers:
-            ledger.split(upper, lower, tokens)
+        # All values are cut before anything is changed: an adapter of somebody else's may raise.
+        cuts = [ledger.cut(lower, tokens) for ledger in self.ledgers]
+        for ledger, cut in zip(self.ledgers, cuts):
+            ledger.split(upper, lower, cut)
         upper.children[lower.data[at : at + self.page_bytes]] = lower
         # The new node is published whole. A reader that meets `lower` before its data is cut sees
         # that it does not start where the new node ends.
@@ -174,8 +181,7 @@ class Structure:
             if (copy := leaves.first()) is None:
                 break
             if on_device:
-                assert copy.entry is not None, f"{copy} is in the index without an entry"
-                self.floor = copy.entry[0]
+                self._raise_floor(copy)
             length = copy.node.length
             take = -(-(n - freed) // page) * page
             if take < length:
@@ -191,7 +197,7 @@ class Structure:
     ) -> tuple[list[list[Any]], list[int]]:
         """Remove every unlocked copy under `roots`; with `idle`, of the nodes that it names only.
 
-        `idle` names no node without those below it. Returns, for each ledger, the value segments,
+        A copy stays while there is one below it. Returns, for each ledger, the value segments,
         parents first, and the tokens.
         """
         gone: list[list[Any]] = [[] for _ in self.ledgers]
@@ -204,7 +210,7 @@ class Structure:
                 length = node.length
                 for at, ledger in enumerate(self.ledgers):
                     copy = ledger.of(node)
-                    if copy is not None and not copy.locks:
+                    if copy is not None and not copy.locks and not copy.children:
                         gone[at].append(self._remove(ledger, copy, evicted=idle is not None))
                         freed[at] += length
         for segments in gone:
@@ -221,6 +227,13 @@ class Structure:
             self.observers, self._tier_observers = told
             for observer in self.observers:
                 observer.cleared()
+
+    def _raise_floor(self, copy: Copy) -> None:
+        assert copy.entry is not None, f"{copy} is in the index without an entry"
+        rank = copy.entry[0]
+        # A parent that joined the leaves may rank lower than what went before it.
+        if self.floor == 0.0 or rank > self.floor:
+            self.floor = rank
 
     def _refresh(self, node: Node) -> None:
         for ledger in self.ledgers:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import checks, integrity, reading
 from . import policy as policies
 from . import values as value_adapters
+from .counters import Counters
 from .explain import Explanation, explain
 from .ghosts import Ghosts
 from .handles import (
@@ -30,7 +31,7 @@ from .handles import (
     Transfer,
 )
 from .host import HostTier
-from .key import TOKEN_BYTES, Key, Namespace, TokenId
+from .key import TOKEN_BYTES, Key, Namespace, TokenId, check_namespace
 from .node import Node, path_to
 from .observer import Observer
 from .order import dfs_order
@@ -76,10 +77,12 @@ class RadixCache:
         events: int | EventOptions | None = None,
         ghosts: int = 1024,
     ) -> None:
-        if page_size < 1:
-            raise ValueError(f"page_size {page_size} is less than 1: give the tokens of a page")
+        if not isinstance(page_size, int) or page_size < 1:
+            raise ValueError(
+                f"page_size {page_size} is no number of tokens: give an int, 1 or more"
+            )
         self._clock = clock
-        self._ghosts = Ghosts(ghosts, page_size, clock) if ghosts > 0 else None
+        self._ghosts = Ghosts(ghosts, page_size) if ghosts > 0 else None
         # Imported only where it is used: it costs more time than the rest of the package.
         log = None if events is None else import_module(".event_log", __package__)
         self._events: EventLog | None = None if log is None else log.EventLog(events, page_size)
@@ -93,9 +96,7 @@ class RadixCache:
         )
         self._device = tree.device
         self._host = None if tree.host is None else HostTier(self, tree, tree.host, write_through)
-        self._lookups = self._lookup_tokens = self._hit_tokens = self._host_hit_tokens = 0
-        self._inserted_tokens = self._declined_tokens = 0
-        self._evicted_tokens = [0, 0]
+        self._counted = Counters()
 
     @property
     def page_size(self) -> int:
@@ -124,10 +125,11 @@ class RadixCache:
             while node.device is None:
                 assert node.parent is not None, "every root has a device copy"
                 node = node.parent
-        self._lookups += 1
-        self._lookup_tokens += len(key.data) // TOKEN_BYTES
-        self._hit_tokens += node.end
-        self._host_hit_tokens += last.end - node.end
+        counted = self._counted
+        counted.lookups += 1
+        counted.lookup_tokens += len(key.data) // TOKEN_BYTES
+        counted.hit_tokens += node.end
+        counted.host_hit_tokens += last.end - node.end
         if self._events is not None:
             self._events.matched(node)
         return Match(self, node, last)
@@ -154,15 +156,15 @@ class RadixCache:
             retain_for: seconds for which the path is evicted after everything that is not retained.
             tier: whose values these are; HOST brings back what was stored outside the cache.
 
-        Raises `ValueError` if `values` is too short or `retain_for` is not positive, before
-        anything changes.
+        Raises, before anything changes, `ValueError` if `values` is too short or `retain_for` not
+        positive, and `TypeError` if `priority` is no int or `values` of another type than those of
+        the tier.
         """
         tree = self._tree
         ledger = tree.ledger(tier)
         root = tree.root(key.namespace)
         tokens = len(key) - len(key) % tree.page_size
-        if retain_for is not None and not retain_for > 0:
-            raise ValueError(f"retain_for {retain_for} is not positive: give seconds, or None")
+        retained = checks.retention(retain_for, priority)
         if not tokens:
             return Insertion(self, root, 0, ())
         given = ledger.adapter.length(values)
@@ -181,13 +183,13 @@ class RadixCache:
             adopted = ledger.adapter.cut(values, known, tokens)
             edge = key.data[known * TOKEN_BYTES : tokens * TOKEN_BYTES]
             node = tree.grow(node, edge, ledger, adopted, now, priority)
-        if priority or retain_for:
-            tree.favour(node, priority, now + retain_for if retain_for else 0.0)
+        if priority or retained:
+            tree.favour(node, priority, now + retained if retained else 0.0)
         if self._host is not None:
             self._host.used(node)
         kept = sum(map(len, declined))
-        self._inserted_tokens += tokens - kept
-        self._declined_tokens += kept
+        self._counted.inserted_tokens += tokens - kept
+        self._counted.declined_tokens += kept
         return Insertion(self, node, tokens, declined)
 
     def lock(self, handle: Handle) -> Lock:
@@ -202,7 +204,7 @@ class RadixCache:
 
     def unlock(self, lock: Lock) -> None:
         """Give a receipt back. Raises `LockReleased` if it was given back before."""
-        checks.receipt(self, lock)
+        checks.receipt(self, lock, Lock)
         lock.released = True
         self._device.unlock(lock.copy)
 
@@ -215,8 +217,9 @@ class RadixCache:
         What the other tier has a copy of stays cached there.
         O(evicted x log leaves), plus one copy of the node that is cut last.
         """
-        gone, freed = self._tree.evict(self._tree.ledger(tier), n, self._clock())
-        self._evicted_tokens[tier] += freed
+        ledger = self._tree.ledger(tier)
+        gone, freed = self._tree.evict(ledger, n, self._now())
+        self._counted.evicted_tokens[tier] += freed
         return gone
 
     def evict_idle(self, before: float) -> Gone:
@@ -224,7 +227,7 @@ class RadixCache:
 
         Spares what is locked, and what is still retained. O(nodes).
         """
-        now = self._clock()
+        now = self._now()
         return self._let_go(
             *self._tree.prune(
                 self._tree.roots.values(),
@@ -248,7 +251,7 @@ class RadixCache:
         by now, and where it has none for the tokens before them, because their copy failed.
         """
         host = self._tier_below()
-        checks.receipt(self, backup)
+        checks.receipt(self, backup, Backup)
         return host.backed_up(backup, host_values)
 
     def load(self, match: Match) -> Load:
@@ -268,13 +271,13 @@ class RadixCache:
         it before anything can be evicted.
         """
         host = self._tier_below()
-        checks.receipt(self, load)
+        checks.receipt(self, load, Load)
         return host.loaded(load, device_values)
 
     def cancel(self, transfer: Transfer) -> None:
         """A copy failed or is not wanted any more: releases its pins, and changes nothing else."""
         host = self._tier_below()
-        checks.receipt(self, transfer)
+        checks.receipt(self, transfer, Transfer)
         host.cancel(transfer)
 
     def drop(self, namespace: Namespace) -> Gone:
@@ -284,6 +287,7 @@ class RadixCache:
         drop again after it was unlocked. (To keep computed values from ever being found again,
         change the namespace, not its contents.)
         """
+        check_namespace(namespace)
         root = self._tree.roots.get(namespace)
         for observer in self._tree.observers:
             observer.dropping(namespace, root)
@@ -342,12 +346,12 @@ class RadixCache:
         """The joined values of a handle or a copy in flight; see their `values()`."""
         if isinstance(source, Handle):
             return self._device.values(checks.device_copy(self, source))
-        checks.receipt(self, source)
+        checks.receipt(self, source, Transfer)
         return self._tier_below().values(source)
 
     def key_of(self, transfer: Transfer) -> Key:
         """The key of all tokens up to the last one of a copy in flight; see `Transfer.key`."""
-        checks.receipt(self, transfer)
+        checks.receipt(self, transfer, Transfer)
         return reading.key_to(transfer.node)
 
     def iter_values(self, tier: Tier = Tier.DEVICE) -> Iterator[Any]:
@@ -371,24 +375,7 @@ class RadixCache:
     @property
     def stats(self) -> Stats:
         """Counters since construction and counts of now."""
-        host = self._host
-        # Against the order of counting, so that beside a match no hit is seen without its lookup.
-        host_hits, hits = self._host_hit_tokens, self._hit_tokens
-        return Stats(
-            lookup_tokens=self._lookup_tokens,
-            lookups=self._lookups,
-            hit_tokens=hits,
-            host_hit_tokens=host_hits,
-            inserted_tokens=self._inserted_tokens,
-            declined_tokens=self._declined_tokens,
-            evicted_tokens=self._evicted_tokens[Tier.DEVICE],
-            host_evicted_tokens=self._evicted_tokens[Tier.HOST],
-            backed_up_tokens=0 if host is None else host.backed_up_tokens,
-            loaded_tokens=0 if host is None else host.loaded_tokens,
-            nodes=self._tree.nodes,
-            evictable_leaves=len(self._device.leaves),
-            namespaces=len(self._tree.roots),
-        )
+        return self._counted.stats(self._tree, self._host)
 
     def render(self, format: str = "text", limit: int | None = None) -> str:
         """The tree as "text", "json" or "dot" (Graphviz). Safe beside the writing thread.
@@ -404,6 +391,13 @@ class RadixCache:
         """
         integrity.check(self._tree, self._clock())
 
+    def _now(self) -> float:
+        """The time of an eviction, which ghosts will be dated by."""
+        now = self._clock()
+        if self._ghosts is not None:
+            self._ghosts.now = now
+        return now
+
     def _tier_below(self) -> HostTier:
         if self._host is None:
             self._tree.ledger(Tier.HOST)
@@ -412,5 +406,5 @@ class RadixCache:
 
     def _let_go(self, gone: list[list[Any]], freed: list[int]) -> Gone:
         for tier, tokens in enumerate(freed):
-            self._evicted_tokens[tier] += tokens
+            self._counted.evicted_tokens[tier] += tokens
         return Gone(gone[0], gone[1] if len(gone) > 1 else [])

@@ -57,19 +57,33 @@ class SequenceValues:
 
 
 class InferredValues:
-    """Chooses an adapter by the type of the first value it meets, and is that one from then on."""
+    """Chooses an adapter by the type of the first value it keeps, and is that one from then on."""
 
     def __init__(self) -> None:
         self._chosen: ValueAdapter | None = None
+        self._type: type | None = None
 
     def _for(self, values: Any) -> ValueAdapter:
         if self._chosen is None:
             self._chosen = _fitting(values)
+            self._type = type(values)
         return self._chosen
 
     def length(self, values: Any) -> int:
-        """As the chosen adapter."""
-        return self._for(values).length(values)
+        """As the adapter that fits; `TypeError` if another one was chosen.
+
+        Chooses none itself: what is only measured may be refused yet.
+        """
+        if type(values) is self._type:
+            return self._for(values).length(values)
+        fitting = _fitting(values)
+        if self._chosen is not None and type(fitting) is not type(self._chosen):
+            assert self._type is not None, "it is set with the adapter"
+            raise TypeError(
+                f"this cache holds values of type {self._type.__name__}, and "
+                f"{type(values).__name__} was given: one tier holds values of one type"
+            )
+        return fitting.length(values)
 
     def cut(self, values: Any, start: int, stop: int) -> Any:
         """As the chosen adapter."""
