@@ -65,6 +65,7 @@ class TestQueue:
 
 
 def test_a_more_urgent_request_takes_the_only_place(urgent, output_alone, never_ends, overlap):
+    """Case SC-06."""
     h = urgent(max_running_requests=1, overlap=overlap)
     low = h.add("low", [1] * 20, max_new_tokens=50)
     h.step_until(lambda: low.num_output == 5)
@@ -100,6 +101,7 @@ def test_only_a_priority_beyond_the_threshold_preempts(urgent, higher, gives_way
 
 
 def test_equal_priorities_never_take_from_each_other(urgent, overlap):
+    """Case SC-06: no ping-pong."""
     h = urgent(max_running_requests=2, capacity=100, overlap=overlap)
     for i in range(6):
         h.add(f"r{i}", [1 + i] * 10, max_new_tokens=20, priority=7)
@@ -181,7 +183,7 @@ def test_a_prompt_that_is_computed_in_chunks_is_finished_first(urgent, overlap):
 def test_each_running_request_is_in_a_step_once_though_one_before_it_gave_way(
     urgent, overlap, mixed
 ):
-    """The victim's row goes to the one that it gave way to."""
+    """Case SC-07: the victim's row goes to the one that it gave way to."""
     h = urgent(
         max_running_requests=3, enable_mixed_chunk=mixed, chunked_prefill_size=64, overlap=overlap
     )
