@@ -60,8 +60,7 @@ class CacheAwareRouter:
 
     def choose(self, prompt_ids: npt.NDArray[np.int32], loads: Mapping[int, int]) -> int:
         """By the rule; notes the choice."""
-        # A numpy array is a buffer, which is all that a key asks for.
-        return self._tree.route(Key(prompt_ids.tolist()), loads, self._rule).worker
+        return self._tree.route(Key(prompt_ids.data), loads, self._rule).worker
 
 
 _ROUTERS: dict[str, Callable[[int, int, int], Router]] = {
