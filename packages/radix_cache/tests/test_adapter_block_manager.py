@@ -386,6 +386,8 @@ def test_events_tell_what_blocks_are_stored_and_removed():
     [
         (1, None, "num_blocks 1 is less than 2"),
         (9, RadixCache(page_size=2), "give an empty one with page_size=4"),
+        (9, RadixCache(page_size=4), r"make it with values=BlockIds\(4\)"),
+        (9, RadixCache(page_size=4, values=BlockIds(2)), r"make it with values=BlockIds\(4\)"),
     ],
 )
 def test_impossible_pools_are_refused(blocks, cache, message):
@@ -398,7 +400,7 @@ def test_numbers_that_do_not_go_together_are_refused():
     run_to_end(manager, Request("a", PROMPT))
     request = Request("b", PROMPT)
     prefix, hit = manager.get_computed_blocks(request)
-    for wrong, given in ((hit + 4, prefix), (hit - 1, prefix), (hit, None)):
+    for wrong, given in ((hit + 4, prefix), (hit - 1, prefix), (hit, None), (-4, prefix)):
         with pytest.raises(ValueError, match="pass on what get_computed_blocks gave"):
             manager.allocate_slots(request, 1, wrong, given)
     admit(manager, request)
@@ -409,6 +411,61 @@ def test_numbers_that_do_not_go_together_are_refused():
     request.all_token_ids = [*PROMPT, *PROMPT]
     with pytest.raises(ValueError, match="allocate_slots comes before the step"):
         manager.cache_blocks(request, 32)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "num_new_tokens",
+        "num_lookahead_tokens",
+        "num_external_computed_tokens",
+        "reserved_blocks",
+    ],
+)
+def test_negative_counts_are_refused_before_anything_changes(name):
+    manager = KVCacheManager(20, 4)
+    request = Request("a", PROMPT)
+    with pytest.raises(ValueError, match=f"{name} -5 is negative"):
+        manager.allocate_slots(request, **{"num_new_tokens": 4, name: -5})
+    assert manager.reset_prefix_cache(), "a request was let in"
+    admit(manager, request, new=8)
+    with pytest.raises(ValueError, match=f"{name} -5 is negative"):
+        manager.allocate_slots(request, **{"num_new_tokens": 4, name: -5})
+    assert len(ids(manager, request)) == 2
+    assert not manager.cache.sizes.total, "something was cached"
+
+
+def test_a_negative_token_id_never_finds_an_image():
+    manager = KVCacheManager(20, 4)
+    run_to_end(manager, Request("a", PROMPT, contents=[Content(0, 8, "cat")]))
+    forged = Request("b", [-1] * 8 + PROMPT[8:])
+    with pytest.raises(ValueError, match="token -1 at position 0 of request 'b' is negative"):
+        manager.get_computed_blocks(forged)
+    with pytest.raises(ValueError, match="token -1 at position 0 of request 'b' is negative"):
+        manager.allocate_slots(forged, 16)
+    assert manager.usage == 0
+    assert manager.make_prefix_cache_stats().requests == 1
+    manager.check_integrity()
+
+
+def test_placeholders_of_contents_may_be_any_ids():
+    manager = KVCacheManager(20, 4)
+    run_to_end(manager, Request("a", PROMPT, contents=[Content(2, 5, "cat")]))
+    ids = [*PROMPT[:2], *[-7] * 5, *PROMPT[7:]]
+    assert run_to_end(manager, Request("b", ids, contents=[Content(2, 5, "cat")])) == 12
+
+
+def test_a_request_that_gets_a_negative_token_can_still_be_freed():
+    manager = KVCacheManager(20, 4)
+    request = Request("a", PROMPT[:7])
+    admit(manager, request)
+    request.all_token_ids.append(-1)
+    step(manager, request)
+    with pytest.raises(ValueError, match=r"token -1 at position 7 .*cache_computed=False"):
+        manager.free(request)
+    manager.free(request, cache_computed=False)
+    assert manager.usage == 0
+    manager.check_integrity()
 
 
 # Everything at once, against a pretended KV

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..errors import IntegrityError, StaleMatch
 from ..handles import Lock
-from ..key import Key, Namespace, TokenId
+from ..key import Key, Namespace
 from ..tree import RadixCache
+from .block_checks import check_counts, check_hit, check_pool
+from .block_tokens import RequestTokens, namespace_of
 from .blocks import (
     NULL_BLOCK,
     BlockId,
@@ -92,18 +93,9 @@ class KVCacheManager:
         enable_caching: bool = True,
         max_model_len: int | None = None,
     ) -> None:
-        if num_blocks < 2:
-            raise ValueError(
-                f"num_blocks {num_blocks} is less than 2: block {NULL_BLOCK} is never handed out, "
-                "so give at least one more"
-            )
         if cache is None:
             cache = RadixCache(page_size=block_size, values=BlockIds(block_size))
-        if cache.page_size != block_size or cache.sizes.total:
-            raise ValueError(
-                f"the cache has pages of {cache.page_size} tokens and holds {cache.sizes.total}: "
-                f"give an empty one with page_size={block_size}, the block_size"
-            )
+        check_pool(num_blocks, block_size, cache)
         self._cache = cache
         self._block_size = block_size
         self._num_blocks = num_blocks
@@ -112,9 +104,7 @@ class KVCacheManager:
         self._free = list(range(num_blocks - 1, NULL_BLOCK, -1))
         self._tables: dict[str, _Table] = {}
         self._moved: set[str] = set()
-        # An entry for each identity seen since the last reset; ids are never used again.
-        self._content_ids: dict[str, TokenId] = {}
-        self._fresh_ids = count(-1, -1)
+        self._tokens = RequestTokens()
         self._stats = PrefixCacheStats()
 
     @property
@@ -152,8 +142,8 @@ class KVCacheManager:
         if not self._enable_caching:
             return CachedPrefix(Key((), ()), 0), 0
         tokens = array("i")
-        self._pack(request, tokens, request.num_tokens - 1)
-        key = Key(tokens, _namespace(request))
+        self._tokens.extend(tokens, request, request.num_tokens - 1)
+        key = Key(tokens, namespace_of(request))
         found = self._cache.peek(key)
         return CachedPrefix(key, found), found
 
@@ -174,15 +164,13 @@ class KVCacheManager:
             | computed | new_computed | external | new | lookahead |
             |          |   touched    |       newly allocated      |
 
-        Caches the full blocks that were computed since the last call first, whether or not there
-        is room then.
+        Caches the full blocks that were computed since the last call first, room or not.
 
         Args:
             request: one that holds blocks, or a new one (also one that was preempted and freed).
             num_new_tokens: tokens that the step computes, drafts included.
             num_new_computed_tokens: of a new request, what `get_computed_blocks` counted, or less
-                of it in full blocks. The only call that touches: it locks these blocks, counts the
-                hit and marks them as just used.
+                in full blocks. Only this touches: it locks them, counts the hit, refreshes them.
             new_computed_blocks: what `get_computed_blocks` gave with that number.
             num_lookahead_tokens: slots for tokens that a draft model will write.
             num_external_computed_tokens: tokens after these whose KV is brought from elsewhere.
@@ -190,35 +178,20 @@ class KVCacheManager:
             full_sequence_must_fit: None also if all of the request's tokens would not fit now.
             reserved_blocks: leave this many to others.
 
-        Returns:
-            The blocks appended to the request's table, without the touched ones (`get_blocks` has
-            all); None if there are too few, and then the request holds what it held.
-
-        Raises:
-            StaleMatch: what was looked up has been evicted since: look up again.
-            ValueError: the numbers make no sense together.
+        Returns the blocks appended to the request's table, without the touched ones (`get_blocks`
+        has all), or None, and then the request holds what it held. Raises `StaleMatch` if what was
+        looked up was evicted since; `ValueError`, before anything changes, for numbers that make
+        no sense and for token ids below 0.
         """
+        hit, external = num_new_computed_tokens, num_external_computed_tokens
+        check_counts(num_new_tokens, num_lookahead_tokens, external, reserved_blocks)
         table = self._tables.get(request.request_id)
-        hit = self._checked_hit(request, table, num_new_computed_tokens, new_computed_blocks)
+        check_hit(request, table is None, hit, new_computed_blocks, self._block_size)
         if table is not None and not delay_cache_blocks:
             self._publish(request, table, request.num_computed_tokens)
-        computed = request.num_computed_tokens + hit + num_external_computed_tokens
-        slots = self._capped(computed + num_new_tokens + num_lookahead_tokens)
-        to_fit = max(slots, self._capped(request.num_tokens)) if full_sequence_must_fit else slots
-        known = hit // self._block_size if table is None else len(table.blocks)
-        if self._blocks_of(to_fit) - known > self.num_free_blocks - reserved_blocks:
-            return None
-        if table is None:
-            table = self._open(request, hit, new_computed_blocks)
-            # The blocks just locked may have been among those that counted as free.
-            if self._blocks_of(to_fit) - known > self.num_free_blocks - reserved_blocks:
-                self._unlock(table)
-                return None
-            self._tables[request.request_id] = table
-            self._record(request, hit)
-        new = self._take(self._blocks_of(slots) - len(table.blocks))
-        table.blocks += new
-        return KVCacheBlocks(tuple(new))
+        end = request.num_computed_tokens + hit + external + num_new_tokens + num_lookahead_tokens
+        to_fit = max(end, request.num_tokens) if full_sequence_must_fit else end
+        return self._reserve(request, hit, new_computed_blocks, end, to_fit, reserved_blocks)
 
     def cache_blocks(self, request: BlockRequest, num_computed_tokens: int) -> None:
         """Cache the full blocks of the first `num_computed_tokens` tokens of a request now.
@@ -274,7 +247,7 @@ class KVCacheManager:
         if self._tables:
             return False
         self._regain(self._cache.reset())
-        self._content_ids.clear()
+        self._tokens.forget()
         return True
 
     def take_events(self, resync: bool = False) -> list[Event]:
@@ -303,27 +276,41 @@ class KVCacheManager:
                 f"different, where blocks 1 to {self._num_blocks - 1} should have one each"
             )
 
-    def _checked_hit(
-        self, request: BlockRequest, table: _Table | None, hit: int, prefix: CachedPrefix | None
-    ) -> int:
-        if not hit:
-            return 0
-        if table is not None or request.num_computed_tokens:
-            raise ValueError(
-                f"request {request.request_id!r} has {request.num_computed_tokens} computed tokens "
-                f"and is given {hit} cached ones: only a new request can be given any"
-            )
-        if prefix is None or hit > prefix.num_tokens or hit % self._block_size:
-            found = "none" if prefix is None else prefix.num_tokens
-            raise ValueError(
-                f"num_new_computed_tokens {hit} does not go with new_computed_blocks of {found}: "
-                f"pass on what get_computed_blocks gave, or full blocks ({self._block_size}) of it"
-            )
-        return hit
+    def _reserve(
+        self,
+        request: BlockRequest,
+        hit: int,
+        prefix: CachedPrefix | None,
+        end: int,
+        to_fit: int,
+        reserved_blocks: int,
+    ) -> KVCacheBlocks | None:
+        """Blocks for the tokens [0, end), if those for [0, to_fit) would leave enough to others."""
+        table = self._tables.get(request.request_id)
+        held = hit // self._block_size if table is None else len(table.blocks)
+        needed = self._blocks_of(to_fit) - held + reserved_blocks
+        if needed > self.num_free_blocks:
+            return None
+        if table is None:
+            table = self._admit(request, hit, prefix, needed)
+            if table is None:
+                return None
+        new = self._take(self._blocks_of(end) - len(table.blocks))
+        table.blocks += new
+        return KVCacheBlocks(tuple(new))
 
-    def _open(self, request: BlockRequest, hit: int, prefix: CachedPrefix | None) -> _Table:
-        """A table for a new request that begins with the cached blocks of `hit` tokens, locked."""
-        table = _Table(_namespace(request))
+    def _admit(
+        self, request: BlockRequest, hit: int, prefix: CachedPrefix | None, needed: int
+    ) -> _Table | None:
+        """A table for a new request that begins with the cached blocks of `hit` tokens, locked.
+
+        None if, with these locked, there is no room any more for `needed` blocks.
+        """
+        table = _Table(namespace_of(request))
+        if hit and prefix is not None:
+            table.tokens = prefix.key.tokens()
+        if self._enable_caching:
+            self._tokens.extend(table.tokens, request, request.num_tokens)
         if hit and prefix is not None:
             match = self._cache.match(prefix.key.head(hit))
             if match.length < hit:
@@ -334,7 +321,14 @@ class KVCacheManager:
             table.lock = self._cache.lock(match)
             table.blocks = match.values()
             table.shared = len(table.blocks)
-            table.tokens = prefix.key.tokens()
+            # The blocks just locked may have been among those that counted as free.
+            if needed > self.num_free_blocks:
+                self._unlock(table)
+                return None
+        self._tables[request.request_id] = table
+        self._stats.requests += 1
+        self._stats.queries += request.num_tokens
+        self._stats.hits += hit
         return table
 
     def _publish(self, request: BlockRequest, table: _Table, computed: int) -> None:
@@ -348,7 +342,7 @@ class KVCacheManager:
                 f"{len(table.blocks) * self._block_size}: allocate_slots comes before the step"
             )
         tokens = full * self._block_size
-        self._pack(request, table.tokens, tokens)
+        self._tokens.extend(table.tokens, request, tokens)
         key = Key(table.tokens, table.namespace).head(tokens)
         done = self._cache.insert(key, table.blocks[:full])
         lock = self._cache.lock(done)
@@ -367,30 +361,6 @@ class KVCacheManager:
             table.blocks[:full] = done.values()
             self._moved.add(request.request_id)
         table.shared = full
-
-    def _pack(self, request: BlockRequest, packed: array[int], n: int) -> None:
-        """Extend `packed` to `n` tokens, if it has fewer, with contents for their placeholders."""
-        start = len(packed)
-        if start >= n:
-            return
-        ids = list(request.all_token_ids[start:n])
-        for content in request.contents:
-            first, last = max(content.start, start), min(content.start + content.length, n)
-            if first < last:
-                ids[first - start : last - start] = [self._content_id(content)] * (last - first)
-        packed.frombytes(Key(ids).data)
-
-    def _content_id(self, content: Content) -> TokenId:
-        """A token id of its own for each identity: negative, which no vocabulary's is."""
-        known = self._content_ids.get(content.identity)
-        if known is None:
-            known = self._content_ids[content.identity] = next(self._fresh_ids)
-        return known
-
-    def _record(self, request: BlockRequest, hit: int) -> None:
-        self._stats.requests += 1
-        self._stats.queries += request.num_tokens
-        self._stats.hits += hit
 
     def _unlock(self, table: _Table) -> None:
         if table.lock is not None:
@@ -419,12 +389,8 @@ class KVCacheManager:
             )
         return table
 
-    def _capped(self, tokens: int) -> int:
-        return tokens if self._max_model_len is None else min(tokens, self._max_model_len)
-
     def _blocks_of(self, tokens: int) -> int:
+        """Blocks for so many tokens of a sequence, which never grows beyond the longest."""
+        if self._max_model_len is not None:
+            tokens = min(tokens, self._max_model_len)
         return -(-tokens // self._block_size)
-
-
-def _namespace(request: BlockRequest) -> Namespace:
-    return (request.lora_name, request.cache_salt)

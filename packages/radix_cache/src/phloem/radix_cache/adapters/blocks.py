@@ -38,7 +38,7 @@ class BlockRequest(Protocol):
 
     @property
     def all_token_ids(self) -> Sequence[TokenId]:
-        """Prompt and output so far."""
+        """Prompt and output so far, ids from 0 up; under `contents` they may be anything."""
         ...
 
     @property
@@ -103,6 +103,11 @@ class BlockIds:
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self._block_size
 
     def length(self, values: Sequence[BlockId]) -> int:
         """Tokens that these blocks hold."""
