@@ -141,6 +141,8 @@ class LoopFrontend:
                 request.namespace,
                 timeout=request.timeout,
                 queue_timeout=request.queue_timeout,
+                priority=request.priority,
+                tenant=request.tenant,
             )
             self.driver.listen(request.rid, tell)
 

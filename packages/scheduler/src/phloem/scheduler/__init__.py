@@ -35,7 +35,12 @@ from phloem.scheduler.request import (
 from phloem.scheduler.sampling import SamplingBatch, SamplingParams, TokenHistory
 from phloem.scheduler.scheduler import Scheduler
 from phloem.scheduler.scripted import ScriptedResponses, ScriptedRowError, ScriptedRunner
-from phloem.scheduler.validation import checked_new_tokens, checked_prompt, checked_seconds
+from phloem.scheduler.validation import (
+    checked_new_tokens,
+    checked_priority,
+    checked_prompt,
+    checked_seconds,
+)
 
 __all__ = [
     "RELAYED",
@@ -75,6 +80,7 @@ __all__ = [
     "TokenMasks",
     "TopLogprobs",
     "checked_new_tokens",
+    "checked_priority",
     "checked_prompt",
     "checked_seconds",
     "create_loop",

@@ -15,10 +15,13 @@ from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.randomness import draw_seeds
 from phloem.scheduler.request import FinishReason, Request
 from phloem.scheduler.sampling import SamplingParams
-from phloem.scheduler.validation import checked_new_tokens, checked_prompt, checked_seconds
+from phloem.scheduler.validation import (
+    checked_new_tokens,
+    checked_priority,
+    checked_prompt,
+    checked_seconds,
+)
 from phloem.scheduler.weights import Namespace, WeightVersion
-
-_MOST_URGENT = 2**31 - 1
 
 
 class Reception:
@@ -69,7 +72,9 @@ class Reception:
         params.check_vocabulary(config.vocab_size)
         tenant = namespace if tenant is None else tenant
         namespace = self._checked_namespace(namespace)
-        priority = self._checked_priority(priority)
+        priority = checked_priority(priority, config.uses_priorities)
+        if config.schedule_low_priority_values_first:
+            priority = -priority
         total = checked_seconds(timeout, "timeout") or config.request_timeout
         queued = checked_seconds(queue_timeout, "queue_timeout") or config.queue_timeout
         capacity, longest = self._manager.capacity, self._max_total_tokens
@@ -116,19 +121,6 @@ class Reception:
         except (TypeError, ValueError) as error:
             raise ValueError(f"namespace {given!r} cannot be used: {error}") from error
         return namespace
-
-    def _checked_priority(self, given: int) -> int:
-        """How urgent a request is, the higher the more."""
-        if type(given) is not int or abs(given) > _MOST_URGENT:
-            raise ValueError(
-                f"priority is {given!r}: give an integer from {-_MOST_URGENT} to {_MOST_URGENT}"
-            )
-        if given and not self._config.uses_priorities:
-            raise ValueError(
-                f"priority is {given}, but requests are not scheduled by priority here: leave it "
-                "out, or set enable_priority_scheduling"
-            )
-        return -given if self._config.schedule_low_priority_values_first else given
 
     def _stop_matcher(self, params: SamplingParams) -> StopMatcher | None:
         if not params.stop:

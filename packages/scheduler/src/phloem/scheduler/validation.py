@@ -12,6 +12,9 @@ import numpy.typing as npt
 from phloem.scheduler.errors import ContextLengthError
 from phloem.scheduler.sampling import DEFAULT_MAX_NEW_TOKENS, SamplingParams
 
+MOST_URGENT = 2**31 - 1
+"""The highest priority, and minus this the lowest."""
+
 
 def checked_prompt(prompt_ids: npt.ArrayLike, vocab_size: int) -> npt.NDArray[np.int32]:
     """The prompt as `[tokens]` int32.
@@ -83,3 +86,22 @@ def checked_seconds(seconds: float | None, name: str) -> float | None:
             "leave it out"
         )
     return float(seconds)
+
+
+def checked_priority(given: int, uses_priorities: bool) -> int:
+    """A request's priority.
+
+    Raises:
+        ValueError: it is no integer in the range, or would be ignored because `uses_priorities` is
+            not set.
+    """
+    if type(given) is not int or abs(given) > MOST_URGENT:
+        raise ValueError(
+            f"priority is {given!r}: give an integer from {-MOST_URGENT} to {MOST_URGENT}"
+        )
+    if given and not uses_priorities:
+        raise ValueError(
+            f"priority is {given}, but requests are not scheduled by priority here: leave it "
+            "out, or set enable_priority_scheduling"
+        )
+    return given

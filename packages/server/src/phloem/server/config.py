@@ -106,15 +106,64 @@ class ServerArgs:
     )
     schedule_policy: str = option(
         "lpm",
-        "order of admission: lpm (longest cached prefix first) or fcfs",
+        "order of admission: lpm (longest cached prefix first), fcfs (first come first), ...",
         group=SCHEDULING,
-        choices=("lpm", "fcfs"),
+        choices=(
+            "lpm",
+            "fcfs",
+            "dfs-weight",
+            "lof",
+            "random",
+            "priority",
+            "shortest-prefill-first",
+            "hrrn",
+        ),
+    )
+    lpm_fallback_above: int = option(
+        128,
+        "with more requests waiting than this, cache-aware policies behave as fcfs",
+        group=SCHEDULING,
+    )
+    aging_tokens: int = option(
+        64,
+        "tokens that each pass of waiting counts for, so that nobody waits for ever; 0: unfair",
+        group=SCHEDULING,
+    )
+    in_batch_shared_tokens: int = option(
+        32,
+        "uncached tokens that a request must share with one being computed to wait for it; 0: off",
+        group=SCHEDULING,
+    )
+    enable_priority_scheduling: bool = option(
+        False,
+        "requests may have a priority, whatever the policy; the higher, the sooner",
+        group=SCHEDULING,
+    )
+    priority_preemption_threshold: int | None = option(
+        None,
+        "running requests give way to those whose priority is higher by more than this; none: "
+        "never",
+        group=SCHEDULING,
+    )
+    schedule_low_priority_values_first: bool = option(
+        False, "the lower a priority, the sooner", group=SCHEDULING
+    )
+    enable_tenant_fairness: bool = option(
+        False,
+        "tenants (API keys, or the field tenant) that wait are served alike",
+        group=SCHEDULING,
     )
     schedule_conservativeness: float = option(
         1.0, "how much of their allowed output requests are expected to need", group=SCHEDULING
     )
     enable_mixed_chunk: bool = option(
         False, "decode in the same step as a prefill chunk", group=SCHEDULING
+    )
+    itl_target_ms: float | None = option(
+        None,
+        "time between two tokens that running requests keep beside prefill chunks, which are cut "
+        "shorter for it; needs enable_mixed_chunk",
+        group=SCHEDULING,
     )
     enable_overlap: bool | None = option(
         None, "schedule the next step while one runs; none: on a GPU only", group=SCHEDULING
@@ -192,6 +241,29 @@ class ServerArgs:
                 )
         self._check_tiers()
         check_choices(self)
+        self._check_order()
+
+    @property
+    def uses_priorities(self) -> bool:
+        """Whether requests may say how urgent they are."""
+        return self.enable_priority_scheduling or self.schedule_policy == "priority"
+
+    def _check_order(self) -> None:
+        for name in ("lpm_fallback_above", "aging_tokens", "in_batch_shared_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)} is negative: give 0 or more")
+        threshold, target = self.priority_preemption_threshold, self.itl_target_ms
+        if threshold is not None and (threshold < 0 or not self.uses_priorities):
+            raise ValueError(
+                f"priority_preemption_threshold {threshold} must be 0 or more, and needs "
+                "enable_priority_scheduling"
+            )
+        chunked = self.enable_mixed_chunk and self.chunked_prefill_size != CHUNKING_OFF
+        if target is not None and (not target > 0 or not chunked):
+            raise ValueError(
+                f"itl_target_ms {target:g} must be more than 0, and needs enable_mixed_chunk with "
+                "prompts computed in chunks"
+            )
 
     def _check_tiers(self) -> None:
         for name in ("host_cache_gb", "disk_cache_gb", "cache_idle_ttl"):

@@ -42,6 +42,9 @@ class GenerationRequest:
     """Seconds after which it ends; None: as the server is configured."""
     queue_timeout: float | None = None
     """The same for the wait until it begins."""
+    priority: int = 0
+    tenant: str | None = None
+    """For whom it is, where tenants are served fairly; None: its namespace tells."""
 
 
 class NewsStream(Protocol):

@@ -40,6 +40,8 @@ class Generate(_Message):
     timeout: float | None = None
     """Seconds; None: as the scheduler is configured."""
     queue_timeout: float | None = None
+    priority: int = 0
+    tenant: str | None = None
 
 
 class Abort(_Message):
@@ -72,6 +74,8 @@ class Limits(_Part):
     vocab_size: int
     capacity: int
     """Tokens that the KV cache holds."""
+    priorities: bool = False
+    """Whether requests may have a priority."""
 
 
 class Ready(_Message):

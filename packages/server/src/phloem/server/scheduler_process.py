@@ -98,6 +98,8 @@ class SchedulerService:
                 tuple(message.namespace),
                 timeout=message.timeout,
                 queue_timeout=message.queue_timeout,
+                priority=message.priority,
+                tenant=message.tenant,
             )
         except QueueFullError as error:
             refused = Finish("refused", None, str(error), error.status_code, error.retry_after)
@@ -138,6 +140,7 @@ def _limits(parts: EngineParts) -> Limits:
         max_total_tokens=scheduler.max_total_tokens,
         vocab_size=scheduler.config.vocab_size,
         capacity=scheduler.manager.capacity,
+        priorities=scheduler.config.uses_priorities,
     )
 
 

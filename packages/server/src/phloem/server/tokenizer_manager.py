@@ -15,7 +15,13 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from phloem.scheduler import SamplingParams, checked_new_tokens, checked_prompt, checked_seconds
+from phloem.scheduler import (
+    SamplingParams,
+    checked_new_tokens,
+    checked_priority,
+    checked_prompt,
+    checked_seconds,
+)
 from phloem.server.frontend import SHUTTING_DOWN, GenerationRequest, ServiceUnavailable
 from phloem.server.ipc import Outbox
 from phloem.server.messages import (
@@ -135,6 +141,8 @@ class TokenizerManager:
             request.skip_special_tokens,
             checked_seconds(request.timeout, "timeout"),
             checked_seconds(request.queue_timeout, "queue_timeout"),
+            checked_priority(request.priority, self.limits.priorities),
+            request.tenant,
         )
         self._scheduler.send(message)
         stream = self._streams[rid] = RequestStream(partial(self._send_abort, [rid]))

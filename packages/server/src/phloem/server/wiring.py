@@ -178,7 +178,15 @@ def _scheduler_config(
         max_prefill_tokens=args.max_prefill_tokens,
         chunked_prefill_size=None if chunk == CHUNKING_OFF else chunk,
         schedule_policy=args.schedule_policy,
+        lpm_fallback_above=args.lpm_fallback_above,
+        aging_tokens=args.aging_tokens,
+        in_batch_shared_tokens=args.in_batch_shared_tokens,
+        enable_priority_scheduling=args.enable_priority_scheduling,
+        priority_preemption_threshold=args.priority_preemption_threshold,
+        schedule_low_priority_values_first=args.schedule_low_priority_values_first,
+        enable_tenant_fairness=args.enable_tenant_fairness,
         enable_mixed_chunk=args.enable_mixed_chunk,
+        itl_target_ms=args.itl_target_ms,
         max_queued_requests=args.max_queued_requests,
         max_queued_tokens=args.max_queued_tokens,
         request_timeout=args.request_timeout,
@@ -197,6 +205,7 @@ def _manager(
     tree = RadixCache(
         args.page_size,
         values="numpy",
+        policy="priority" if args.uses_priorities else "lru",
         host_tier=tiered,
         host_values="numpy" if tiered else None,
     )

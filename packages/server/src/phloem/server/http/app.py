@@ -22,7 +22,7 @@ from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.native import prepare_native
 from phloem.server.http.operation import BODIES, check_model, operation_router
-from phloem.server.http.prepare import Prepared, prepare_chat, prepare_completion
+from phloem.server.http.prepare import Prepared, prepare_chat, prepare_completion, tell_tenant
 from phloem.server.http.protocol import (
     IGNORED,
     UNSUPPORTED_IN_CHAT,
@@ -83,6 +83,7 @@ def _add_generation(
         """OpenAI's chat completions."""
         content = await read_json(request, max_body_bytes)
         given = checked(content, ChatRequest, UNSUPPORTED_IN_CHAT, IGNORED)
+        tell_tenant(given, request.headers.get("authorization"))
         check_model(given.model, model)
         return answer(await prepare_chat(frontend, names, model, given))
 
@@ -91,6 +92,7 @@ def _add_generation(
         """OpenAI's text completions."""
         content = await read_json(request, max_body_bytes)
         given = checked(content, CompletionRequest, UNSUPPORTED_IN_COMPLETIONS, IGNORED)
+        tell_tenant(given, request.headers.get("authorization"))
         check_model(given.model, model)
         return answer(await prepare_completion(frontend, names, model, given))
 
@@ -99,6 +101,7 @@ def _add_generation(
         """The engine's own results."""
         content = await read_json(request, max_body_bytes)
         given = checked(content, GenerateRequest, UNSUPPORTED_IN_GENERATE, ())
+        tell_tenant(given, request.headers.get("authorization"))
         return answer(await prepare_native(frontend, given))
 
     describe_bodies(app, (ChatRequest, CompletionRequest, GenerateRequest, *BODIES))

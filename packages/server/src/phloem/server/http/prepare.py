@@ -7,6 +7,7 @@ engine's own language: see `phloem.server.http.native`.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -207,7 +208,7 @@ def sequence_id(answer: str, index: int) -> str:
 def to_request(
     job: Job, rid: str, skip_special_tokens: bool, asked: OpenAIRequest | GenerateRequest
 ) -> GenerationRequest:
-    """A job as the frontend takes it, with the time limits that were asked for."""
+    """A job as the frontend takes it, with the time limits and priority that were asked for."""
     return GenerationRequest(
         rid,
         job.prompt_ids,
@@ -216,7 +217,15 @@ def to_request(
         skip_special_tokens,
         asked.timeout,
         asked.queue_timeout,
+        asked.priority or 0,
+        asked.tenant,
     )
+
+
+def tell_tenant(asked: OpenAIRequest | GenerateRequest, authorization: str | None) -> None:
+    """Name the API key as the tenant, unless the request names one; what is kept is its hash."""
+    if asked.tenant is None and authorization:
+        asked.tenant = hashlib.sha256(authorization.encode()).hexdigest()[:16]
 
 
 def _choice(

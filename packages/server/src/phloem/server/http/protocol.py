@@ -53,6 +53,10 @@ class OpenAIRequest(msgspec.Struct, kw_only=True):
     """Seconds after which each sequence ends, with 408 if the answer has not begun."""
     queue_timeout: float | None = None
     """Seconds after which one that has not begun ends, with 503."""
+    priority: int | None = None
+    """How urgent it is, where the server schedules by priority."""
+    tenant: str | None = None
+    """For whom it is, where tenants are served fairly; else the API key tells, or the salt."""
 
 
 class ChatRequest(OpenAIRequest, kw_only=True):
@@ -89,6 +93,8 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     timeout: float | None = None
     queue_timeout: float | None = None
+    priority: int | None = None
+    tenant: str | None = None
 
 
 IGNORED = frozenset(
@@ -127,7 +133,6 @@ _UNSUPPORTED: dict[str, Collection[Any]] = {
     "logits_processors": _NEVER,
     "lora_path": _NEVER,
     "no_stop_trim": _OFF,
-    "priority": (0,),
     "prompt_logprobs": _NEVER,
     "regex": _NEVER,
     "return_token_ids": _OFF,
@@ -167,7 +172,6 @@ UNSUPPORTED_IN_GENERATE: Mapping[str, Collection[Any]] = {
     "input_embeds": _NEVER,
     "logprob_start_len": (-1,),
     "lora_path": _NEVER,
-    "priority": (0,),
     "return_hidden_states": _OFF,
     "return_logprob": _OFF,
     "return_routed_experts": _OFF,
