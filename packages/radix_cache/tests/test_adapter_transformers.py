@@ -8,6 +8,7 @@ transformers = pytest.importorskip("transformers")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from phloem.radix_cache import Key  # noqa: E402
 from phloem.radix_cache.adapters.transformers_cache import (  # noqa: E402
     CACHE_ARGUMENT,
     LayerValues,
@@ -262,6 +263,17 @@ def test_a_cache_that_holds_other_tokens_is_not_stored(model):
     model(prompt(1, 2, 3), **{CACHE_ARGUMENT: cache})
     with pytest.raises(ValueError, match="holds 3 tokens of a sequence of 2"):
         cached.store(prompt(1, 2), cache)
+
+
+def test_what_was_computed_with_gradients_is_kept_without_them(model):
+    cached = PrefixCache(model, max_tokens=100, page_size=1)
+    cache = cached.load(prompt(1, 2, 3))
+    model(prompt(1, 2, 3), **{CACHE_ARGUMENT: cache})
+    assert cache.layers[0].keys.requires_grad
+    cached.store(prompt(1, 2, 3), cache)
+    cached.tree.match(Key([1]))
+    assert not any(part.requires_grad for kept in cached.tree.iter_values() for part in kept)
+    assert not cached.load(prompt(1, 2, 3, 4)).layers[0].keys.requires_grad
 
 
 def test_room_for_less_than_a_page_is_refused(model):

@@ -90,6 +90,15 @@ def test_torch_values_are_cloned_and_joined():
     assert RadixCache(values="torch").match(Key([9])).values().dtype == torch.int64
 
 
+def test_torch_values_leave_the_autograd_graph():
+    torch = pytest.importorskip("torch")
+    cache = RadixCache()
+    done = cache.insert(Key(range(6)), torch.ones(6, requires_grad=True) * 2)
+    cache.match(Key(range(2)))
+    kept = [done.values(), *cache.iter_values(), cache.match(Key([9])).values()]
+    assert not any(part.requires_grad for part in kept)
+
+
 def test_importing_and_using_the_cache_loads_neither_torch_nor_numpy():
     script = (
         "import sys, phloem.radix_cache as r\n"

@@ -69,8 +69,10 @@ class LayerValues:
         return values[0].shape[_TOKENS]
 
     def cut(self, values: LayerTensors, start: int, stop: int) -> LayerTensors:
-        """Clones: a view would keep the whole of a longer sequence in memory."""
-        return tuple(part.narrow(_TOKENS, start, stop - start).clone() for part in values)
+        """Clones, outside any autograd graph: a view would keep the whole of a longer sequence in
+        memory, and a graph all that it was computed from.
+        """
+        return tuple(part.narrow(_TOKENS, start, stop - start).detach().clone() for part in values)
 
     def join(self, parts: Sequence[LayerTensors]) -> LayerTensors:
         """One new tensor for each of a layer's; without parts, tensors of no tokens."""
@@ -170,9 +172,9 @@ class PrefixCache:
     ) -> None:
         """Keep what `cache` holds of the tokens in `sequences` [1, num_tokens].
 
-        Only what is not kept yet is copied. `cache` must hold K and V of the first tokens of
-        `sequences`, of no others; the last token that was generated is in the one and not yet in
-        the other.
+        Only what is not kept yet is copied, without its autograd graph. `cache` must hold K and V
+        of the first tokens of `sequences`, of no others; the last token that was generated is in
+        the one and not yet in the other.
         """
         _check_prompt(sequences)
         _check_cache(cache, sequences.shape[1])
