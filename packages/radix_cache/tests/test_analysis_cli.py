@@ -149,6 +149,13 @@ def test_a_log_without_requests_is_an_error_that_names_the_lines(tmp_path, capsy
     assert "cannot be read" in capsys.readouterr().err
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, capsys):
+    log = tmp_path / "windows.jsonl"
+    log.write_text('{"text": "a"}\n{"text": "b"}\n', encoding="utf-8-sig")
+    assert main(["analyze", str(log), "--strict", "--policies", "lru"]) == 0
+    assert "2 requests" in capsys.readouterr().out
+
+
 def test_the_module_reads_standard_input():
     done = subprocess.run(
         [sys.executable, "-m", "phloem.radix_cache", "analyze", "-", "--policies", "lru"],

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phloem.radix_cache.analysis.traffic_log import BadLine, LoggedRequest, RequestReader
@@ -152,6 +152,8 @@ json_values = st.recursive(
 )
 
 
+# Nested JSON takes a while to draw, too long for a health check if the machine has other work.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(
         st.sampled_from(

@@ -148,11 +148,14 @@ def _skipped(bad: list[BadLine]) -> str:
 
 @contextmanager
 def _lines(path: str) -> Iterator[IO[str]]:
-    """The lines of a file, or of standard input for "-"; bytes that are no UTF-8 are replaced."""
+    """The lines of a file, or of standard input for "-".
+
+    A byte order mark is skipped, and bytes that are no UTF-8 are replaced.
+    """
     piped = path == "-"
     try:
         with open(
-            0 if piped else path, encoding="utf-8", errors="replace", closefd=not piped
+            0 if piped else path, encoding="utf-8-sig", errors="replace", closefd=not piped
         ) as file:
             yield file
     except OSError as error:
