@@ -264,6 +264,18 @@ def test_pictures_beside_a_writing_thread_show_only_what_was_cached():
     assert not problems
 
 
+def test_text_is_not_indented_without_end():
+    cache = RadixCache()
+    for end in range(1, 1001):
+        put(cache, range(end))
+    _, *lines = cache.render().split("\n")
+    assert lines[0].startswith("  [0, 1) 0")
+    assert lines[39].startswith("  " * 40 + "[39, 40) 39")
+    assert lines[40].startswith("  " * 40 + "(depth 41) [40, 41) 40")
+    assert lines[999].startswith("  " * 40 + "(depth 1000) [999, 1000) 999")
+    assert max(map(len, lines)) < 140
+
+
 def test_a_deep_tree_is_drawn_without_recursion():
     cache = RadixCache()
     for end in range(1, 1500):

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 from ..tier import Tier
 from .snapshot import SHOWN_TOKENS, Snapshot, View
+
+DEEPEST_INDENT: Final = 40
+"""Levels that are shown by indentation. Deeper ones are named: the whole text would otherwise grow
+with the square of the depth."""
 
 
 def write(snapshot: Snapshot) -> str:
     """The range of positions, the first tokens, locks and hits of every node.
 
-    With a host tier also which tiers have it; `locks` are those on the device.
+    With a host tier also which tiers have it; `locks` are those on the device. Nodes are indented
+    by depth, and deeper than `DEEPEST_INDENT` they say it.
     """
     many = len(snapshot.tiers) > 1
     lines: list[str] = []
@@ -41,7 +47,9 @@ def hidden(view: View) -> str:
 
 def _line(view: View, many_tiers: bool) -> str:
     tiers = f" tiers={'+'.join(tier_names(view))}" if many_tiers else ""
+    indent = "  " * min(view.depth, DEEPEST_INDENT)
+    depth = f"(depth {view.depth}) " if view.depth > DEEPEST_INDENT else ""
     return (
-        f"{'  ' * view.depth}[{view.start}, {view.end}) {first_tokens(view)}"
+        f"{indent}{depth}[{view.start}, {view.end}) {first_tokens(view)}"
         f"  locks={view.locks[Tier.DEVICE] or 0} hits={view.hits}{tiers}{hidden(view)}"
     )
