@@ -240,10 +240,22 @@ def test_a_full_buffer_says_so_and_names_what_is_stored_now():
     cache.evict(80)
     lost, stored = cache.take_events()
     assert isinstance(lost, EventsLost)
-    assert lost.count >= 2
     assert stored.token_ids == (1,) * 16
     put(cache, [2] * 16)
     assert [event.token_ids for event in cache.take_events()] == [(2,) * 16]
+
+
+@pytest.mark.parametrize("later", [0, 1, 5])
+def test_a_full_buffer_counts_what_it_had_and_all_that_came_until_it_was_taken(later):
+    cache = RadixCache(events=EventOptions(BLOCK, capacity=5))
+    put(cache, [1] * 16)
+    put(cache, [2] * 16)
+    assert len(cache.take_events()) == 2
+    for first in range(3, 6 + later):  # Two of these fit, a third is the one too many.
+        put(cache, [first] * 16)
+    assert cache.take_events()[0] == EventsLost(3 + later)
+    put(cache, [99] * 16)
+    assert len(cache.take_events()) == 1, "what was counted is counted once"
 
 
 def test_a_late_listener_is_told_all_and_an_early_one_is_not_confused():
@@ -260,7 +272,9 @@ def test_a_late_listener_is_told_all_and_an_early_one_is_not_confused():
     check(late, cache)
 
 
-@pytest.mark.parametrize(("block", "page"), [(15, 1), (0, 1), (16, 24), (24, 16), (20, 8), (16, 32)])
+@pytest.mark.parametrize(
+    ("block", "page"), [(15, 1), (0, 1), (16, 24), (24, 16), (20, 8), (16, 32)]
+)
 def test_block_sizes_that_do_not_fit_are_refused(block, page):
     with pytest.raises(ValueError, match="block_size"):
         RadixCache(page_size=page, events=block)

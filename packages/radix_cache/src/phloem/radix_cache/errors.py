@@ -8,11 +8,12 @@ class StaleMatch(RuntimeError):
 
 
 class LockReleased(RuntimeError):
-    """A lock was given back twice; every `lock` is paired with exactly one `unlock`."""
+    """A receipt was given back twice. Each is given back once: a lock to `unlock`; a copy in flight
+    to `backed_up`, `loaded` or `cancel`."""
 
 
 class CacheInUse(RuntimeError):
-    """`reset` was asked for while locks are held; unlock first."""
+    """`reset` was asked for while locks are held or copies are in flight: give them back first."""
 
 
 class IntegrityError(RuntimeError):
