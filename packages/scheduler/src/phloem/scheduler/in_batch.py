@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from phloem.mem_pool import CacheManager
+from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.policies import Outlook
 from phloem.scheduler.request import Request
 
@@ -101,6 +102,16 @@ class InBatchSharing:
 
     def _key(self, request: Request) -> Any:
         return self._manager.tree.key(request.tokens, request.namespace)
+
+
+def in_batch_sharing(
+    config: SchedulerConfig, manager: CacheManager, make_groups: MakeGroups
+) -> InBatchSharing | None:
+    """As configured; None where nobody waits for a prefix, or nothing is cached at all."""
+    shared = config.in_batch_shared_tokens
+    if not shared or not manager.shares_prefixes:
+        return None
+    return InBatchSharing(manager, make_groups, config.in_batch_check_tokens, shared)
 
 
 def _is_computing(request: Request) -> bool:

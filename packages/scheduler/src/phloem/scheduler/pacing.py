@@ -110,3 +110,12 @@ class PaceKeeper:
         prompt_tokens = sum(row.query_len for row in batch.chunks)
         decodes = 0 if batch.decode is None else len(batch.decode)
         self.pace = self.pace.after(prompt_tokens, decodes, self._ended - start)
+
+
+def pace_keeper(
+    target_ms: float | None, longest: int | None, clock: Callable[[], float]
+) -> PaceKeeper | None:
+    """What keeps a target with chunks of at most `longest` tokens; None if either is missing."""
+    if target_ms is None or longest is None:
+        return None
+    return PaceKeeper(Pace.start(target_ms / 1000, longest), clock)

@@ -21,11 +21,11 @@ from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.decode import DecodePlanner
 from phloem.scheduler.fairness import FairShare
 from phloem.scheduler.foresight import steady_steps, take_steps
-from phloem.scheduler.in_batch import InBatchSharing, MakeGroups
+from phloem.scheduler.in_batch import MakeGroups, in_batch_sharing
 from phloem.scheduler.intake import ResultIntake
 from phloem.scheduler.news import News, PlainTokens
 from phloem.scheduler.ordering import QueueOrder
-from phloem.scheduler.pacing import Pace, PaceKeeper
+from phloem.scheduler.pacing import pace_keeper
 from phloem.scheduler.pause import PauseMode
 from phloem.scheduler.policies import create_policy
 from phloem.scheduler.ports import ModelWorkerBatch, StepResult, StopChecker
@@ -77,13 +77,13 @@ class Scheduler:
             by_priority=config.uses_priorities,
             fair=self._fair,
         )
-        self._pace = _pace_keeper(config, clock)
+        self._pace = pace_keeper(config.itl_target_ms, config.chunked_prefill_size, clock)
         self._prefill = PrefillPlanner(
             config,
             manager,
             self._table,
             order,
-            self._in_batch_sharing(make_groups),
+            in_batch_sharing(config, manager, make_groups),
             self._fair,
             self._pace,
             self._ratio,
@@ -375,12 +375,6 @@ class Scheduler:
         request.publish = True
         self._waiting.add_first(request)
 
-    def _in_batch_sharing(self, make_groups: MakeGroups) -> InBatchSharing | None:
-        check, shared = self.config.in_batch_check_tokens, self.config.in_batch_shared_tokens
-        if not shared or not self.manager.shares_prefixes:
-            return None
-        return InBatchSharing(self.manager, make_groups, check, shared)
-
     def _hold_still(self) -> None:
         """Take all memory back, if that is how it is paused, once no step in flight uses it."""
         held = self._table.held
@@ -397,10 +391,3 @@ class Scheduler:
         for request, reason in reception.deadlines.overdue(now, retry_after):
             self._waiting.remove(request.rid)
             self._end(request, reason)
-
-
-def _pace_keeper(config: SchedulerConfig, clock: Callable[[], float]) -> PaceKeeper | None:
-    target_ms, longest = config.itl_target_ms, config.chunked_prefill_size
-    if target_ms is None or longest is None:
-        return None
-    return PaceKeeper(Pace.start(target_ms / 1000, longest), clock)
