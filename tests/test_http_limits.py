@@ -32,6 +32,19 @@ def processes(phloem_serve, script):
     return phloem_serve(script, max_running_requests=1, max_queued_requests=2)
 
 
+FAIR = {"max_running_requests": 1, "max_queued_requests": 4, "enable_tenant_fairness": True}
+
+
+@pytest.fixture(scope="module")
+def fair(serve, script):
+    return serve(script, **FAIR)
+
+
+@pytest.fixture(scope="module")
+def fair_processes(phloem_serve, script):
+    return phloem_serve(script, **FAIR)
+
+
 def state(server):
     return server.http.get("/server_info").json()["state"]
 
@@ -61,6 +74,10 @@ class Asked:
 
         self._thread = threading.Thread(target=ask)
         self._thread.start()
+
+    @property
+    def alive(self):
+        return self._thread.is_alive()
 
     def result(self):
         self._thread.join()
@@ -108,6 +125,28 @@ def test_each_of_n_counts_and_all_are_refused_together(kind, stream, request):
         wait_for(server, waiting=2)
         refusal(server.post("/v1/completions", **SHORT))
     assert len(asked.result().json()["choices"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["fair", "fair_processes"])
+def test_a_tenant_with_more_than_its_share_of_a_full_queue_gets_a_429(kind, request):
+    server = request.getfixturevalue(kind)
+    with paused(server):
+        heavy = [Asked(server, **SHORT, tenant="heavy") for _ in range(4)]
+        wait_for(server, waiting=4)
+        light = Asked(server, **SHORT, tenant="light")
+        while all(asked.alive for asked in heavy):
+            pass
+        wait_for(server, waiting=4)
+        again = server.post("/v1/completions", **SHORT, tenant="heavy")
+    for response in (again, *(asked.result() for asked in heavy)):
+        if response.status_code != 200:
+            assert response.status_code == 429
+            assert int(response.headers["retry-after"]) >= 1
+            error = response.json()["error"]
+            assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+    assert "yours take more than their share" in again.json()["error"]["message"]
+    assert sorted(asked.result().status_code for asked in heavy) == [200, 200, 200, 429]
+    assert light.result().status_code == 200
 
 
 def test_refused_sequences_are_counted_as_ended(limited):
