@@ -19,7 +19,7 @@ Where the contract left room, the model holds this:
 - A backup pins the device path to its end and those host copies of this path that exist when it is
   handed out, as a load pins the device path to its start and the host path to its end.
 - Retention is over at the very moment `retained_until`.
-- The floor of `cost` is the highest rank that a leaf had before eviction cut it, on the device only.
+- The floor of `cost` is the highest rank that a leaf had before eviction cut it, on the device.
 """
 
 from __future__ import annotations

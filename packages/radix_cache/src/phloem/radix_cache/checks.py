@@ -69,6 +69,15 @@ def receipt(cache: RadixCache, given: Receipt, wanted: type[Receipt]) -> None:
         )
 
 
+def enough(given: int, needed: int, tokens: int, page_size: int) -> None:
+    """There is a value for each token of the whole pages of a key."""
+    if given < needed:
+        raise ValueError(
+            f"{given} values were given for a key of {tokens} tokens: its whole pages "
+            f"(page_size {page_size}) need {needed}"
+        )
+
+
 def retention(retain_for: float | None, priority: int) -> float:
     """`retain_for` in seconds, 0.0 for None; and `priority` is one."""
     if not isinstance(priority, int):

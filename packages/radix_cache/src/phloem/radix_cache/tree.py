@@ -108,6 +108,11 @@ class RadixCache:
         """The eviction policy."""
         return self._tree.policy
 
+    @property
+    def value_adapter(self) -> ValueAdapter:
+        """How the device's values are cut and joined."""
+        return self._device.adapter
+
     def key(self, tokens: Sequence[TokenId], namespace: Namespace = ()) -> Key:
         """`Key(tokens, namespace)`, for a client that knows the cache only through a Protocol."""
         return Key(tokens, namespace)
@@ -167,12 +172,7 @@ class RadixCache:
         retained = checks.retention(retain_for, priority)
         if not tokens:
             return Insertion(self, root, 0, ())
-        given = ledger.adapter.length(values)
-        if given < tokens:
-            raise ValueError(
-                f"{given} values were given for a key of {len(key)} tokens: its whole pages "
-                f"(page_size {tree.page_size}) need {tokens}"
-            )
+        checks.enough(ledger.adapter.length(values), tokens, len(key), tree.page_size)
         now = self._clock()
         node = tree.descend(root, key.data, now, hit=0)
         known = node.end

@@ -19,7 +19,7 @@ def check_pool(num_blocks: int, block_size: int, cache: RadixCache) -> None:
             f"give an empty one with page_size={block_size}, the block_size"
         )
     # Asked for here: with other values the first `free` would fail, after blocks were handed out.
-    adapter = cache._tree.device.adapter
+    adapter = cache.value_adapter
     if not isinstance(adapter, BlockIds) or adapter.block_size != block_size:
         raise ValueError(
             f"the cache's values are not one id for each block of {block_size} tokens: make it "
