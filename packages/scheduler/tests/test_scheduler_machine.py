@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from phloem.scheduler import ScriptedRowError, Status, policy_names
+from phloem.scheduler import PauseMode, ScriptedRowError, Status, policy_names
 
 AGING = 10
 LONGEST = 100
@@ -33,6 +33,8 @@ class Waits:
         self.grace = 0 if config.schedule_policy == "fcfs" else -(-LONGEST // AGING)
         self.bounds = {}
         self.requests = []
+        self.paused = 0
+        """How often somebody had to wait again because of a pause."""
 
     def came(self, request):
         """A request waits now, behind all that are here; those after it may overtake it a while."""
@@ -47,7 +49,7 @@ class Waits:
         """After a step."""
         if not self.promised:
             return
-        back = sum(r.retractions for r in self.requests)
+        back = sum(r.retractions for r in self.requests) + self.paused
         for request in self.new():
             waited, bound = self.waited(request), self.bounds[request.rid] + back
             assert waited <= 2 * bound, f"{request.rid} has waited {waited} passes"
@@ -136,6 +138,7 @@ def test_random_traffic(harness, output_alone, any_script):
             crowd=st.sampled_from([1, 1, 1, 8]),
             priority=st.integers(-1, 2),
             tenant=st.sampled_from([None, "a", "b"]),
+            timeout=st.sampled_from([None, None, None, 25.0]),
         )
         def arrive(
             self,
@@ -149,11 +152,13 @@ def test_random_traffic(harness, output_alone, any_script):
             crowd,
             priority,
             tenant,
+            timeout,
         ):
             who = {
                 "namespace": namespace,
                 "priority": priority if self.h.config.uses_priorities else 0,
                 "tenant": tenant,
+                "timeout": timeout,
             }
             for twin in range(crowd):
                 prompt = [stem] * shared + [*own, *[1] * (twin // 2)]
@@ -183,6 +188,24 @@ def test_random_traffic(harness, output_alone, any_script):
             rid = list(self.accepted)[which % len(self.accepted)]
             if self.h.scheduler.abort(rid):
                 self.aborted.add(rid)
+
+        @rule(
+            mode=st.sampled_from(PauseMode),
+            steps=st.integers(0, 4),
+            version=st.sampled_from([None, "default", "two"]),
+        )
+        def pause(self, mode, steps, version):
+            scheduler = self.h.scheduler
+            holders = [r for r in scheduler.holders if r.status is not Status.FINISHED]
+            if mode is PauseMode.ABORT:
+                self.aborted.update(r.rid for r in (*scheduler._waiting, *holders))
+            self.waits.paused += len(holders)
+            scheduler.pause(mode)
+            for _ in range(steps):
+                self.h.step()
+            if version is not None:
+                scheduler.set_weight_version(version)
+            scheduler.resume()
 
         @rule(first=st.integers(1, 6))
         def poison(self, first):
@@ -217,9 +240,10 @@ def test_random_traffic(harness, output_alone, any_script):
                 got = outputs[rid]
                 assert got.finish_reason is not None, f"{rid} never ended"
                 expected = output_alone(prompt, max_new, ignore_eos=ignore_eos, stop_ids=stop_ids)
+                late = got.finish_reason.status_code == 408
                 if rid in self.aborted:
                     assert got.finish_reason.type == "abort"
-                if rid in self.aborted | self.failed:
+                if late or rid in self.aborted | self.failed:
                     assert got.token_ids == expected[: len(got.token_ids)]
                 else:
                     assert got.finish_reason.type in ("stop", "length"), got.finish_reason
