@@ -133,6 +133,17 @@ class TestOrder:
         assert (hot.status, cold.status) == (Status.FINISHED, Status.WAITING)
         h.run()
 
+    def test_passes_in_which_memory_lets_nobody_in_do_not_count(self, harness, never_ends):
+        h = harness(capacity=100, schedule_policy="lpm", script=never_ends)
+        h.add("runs", [1] * 40, max_new_tokens=40, ignore_eos=True)
+        h.step()
+        passes = h.scheduler._waiting.passes
+        for i in range(5):
+            h.add(f"w{i}", [2 + i] * 40, max_new_tokens=4)
+            h.step()
+        assert h.scheduler._waiting.passes == passes
+        h.run()
+
     def test_lpm_lets_in_as_they_came_while_more_wait_than_its_limit(self, harness):
         h = harness(schedule_policy="lpm", lpm_fallback_above=3, max_running_requests=1)
         h.add("warm", [1] * 20, max_new_tokens=1)

@@ -76,6 +76,22 @@ def test_nobody_saves_up_turns_by_being_away(fair):
     assert fair.served("a") - fair.served("b") <= 10
 
 
+def test_who_comes_back_starts_where_those_who_stayed_are(fair):
+    order = [request(f"a{i}") for i in range(50)]
+    order.append(request("b0"))
+    take(fair, order, 2)
+    take(fair, order, 40)
+    order += [request(f"b{i}") for i in range(1, 9)]
+    assert sum(rid[0] == "b" for rid in take(fair, order, 8)) == 4
+
+
+def test_those_who_were_retracted_keep_their_order(fair):
+    order = [request(rid) for rid in ("a1", "a2", "b1")]
+    for each in order:
+        fair.let_in(each, 10)
+    assert [each.rid for each in fair.turns(order)] == ["a1", "a2", "b1"]
+
+
 def test_a_retracted_request_goes_first_and_is_not_charged_for_its_prompt_again(fair):
     back = request("a1")
     fair.let_in(back, 10)

@@ -119,6 +119,17 @@ def test_whose_prompt_is_scored_from_the_start_does_not_wait(harness):
     h.run()
 
 
+def test_its_prefix_is_waited_for_all_the_same(harness):
+    h = harness(capacity=2000)
+    for i in range(2):
+        h.add(f"other{i}", [44 + i] * 40, max_new_tokens=2)
+    h.add("scored", STEM, max_new_tokens=2, prompt_logprobs_from=0)
+    plain = h.add("plain", STEM, max_new_tokens=2)
+    h.step()
+    assert plain.status is Status.WAITING
+    assert h.run()["plain"].last.cached_tokens == 59
+
+
 def test_it_can_be_switched_off(harness):
     h = harness(capacity=2000, in_batch_shared_tokens=0)
     requests = add_sharers(h, 3)

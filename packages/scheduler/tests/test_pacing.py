@@ -131,6 +131,18 @@ class TestInTheScheduler:
         assert all(seconds <= 0.052 for _, _, seconds in beside[3:])
         assert max(tokens for tokens, _, _ in beside[3:]) > 40
 
+    def test_a_chunk_has_as_many_tokens_as_the_pace_says_beside_the_decodes(self, paced):
+        for i in range(3):
+            paced.add(f"r{i}", [1 + i] * 5, max_new_tokens=400, ignore_eos=True)
+        for _ in range(6):
+            paced.step()
+        paced.add("long", [1 + i % 40 for i in range(1500)], max_new_tokens=2)
+        for _ in range(4):
+            paced.step()
+        pace = paced.scheduler._pace.chunk
+        batch = paced.scheduler.schedule()
+        assert (batch.chunks[0].query_len, len(batch.decode)) == (pace, 3)
+
     def test_alone_a_prompt_is_computed_in_full_chunks(self, paced):
         paced.add("long", [1 + i % 40 for i in range(1500)], max_new_tokens=2)
         for _ in range(6):

@@ -90,6 +90,15 @@ def test_random_is_a_new_order_each_time_and_the_same_for_the_same_seed():
     assert all(firsts.count(r) > 20 for r in "abcdefgh")
 
 
+@pytest.mark.parametrize("name", ["hrrn", "dfs-weight"])
+def test_who_has_waited_for_as_long_as_a_whole_context_goes_first(name):
+    waiting = [request("a"), request("b", [1] * 500)]
+    known = Known({"a": 1, "b": 0}, {"b": CONTEXT // 100 - 1})
+    assert rids(name, waiting, known, aging_tokens=100) == "ab"
+    known.waits["b"] += 1
+    assert rids(name, waiting, known, aging_tokens=100) == "ba"
+
+
 class TestDepthFirst:
     def test_walks_the_heaviest_subtree_first_and_what_ends_above_it_last(self):
         stem = [7] * 10

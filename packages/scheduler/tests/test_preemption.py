@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from phloem.mem_pool import CacheManager, RowTable, TokenAllocator
 from phloem.radix_cache import RadixCache
-from phloem.scheduler import SamplingParams, Scheduler, SchedulerConfig, Status, StepResult
+from phloem.scheduler import (
+    SamplingParams,
+    Scheduler,
+    SchedulerConfig,
+    ScriptedRowError,
+    Status,
+    StepResult,
+)
 
 
 @pytest.fixture
@@ -129,7 +136,9 @@ def test_memory_is_taken_too_from_as_many_as_it_needs(urgent, overlap):
     h = urgent(capacity=100, context_len=99, clip_max_new_tokens=4, overlap=overlap)
     lows = [h.add(f"low{i}", [1 + i] * 16, max_new_tokens=30) for i in range(4)]
     h.step()
-    high = h.add("high", [9] * 40, max_new_tokens=4, priority=1)
+    for _ in range(3):
+        h.step()
+    high = h.add("high", [9] * 36, max_new_tokens=4, priority=1)
     h.step()
     h.step()
     assert high.status is not Status.WAITING
@@ -179,29 +188,94 @@ def test_a_prompt_that_is_computed_in_chunks_is_finished_first(urgent, overlap):
     h.run()
 
 
+@pytest.mark.parametrize("rows", [3, 8])
 @pytest.mark.parametrize("mixed", [False, True])
 def test_each_running_request_is_in_a_step_once_though_one_before_it_gave_way(
-    urgent, overlap, mixed
+    urgent, overlap, mixed, rows
 ):
-    """Case SC-07: the victim's row goes to the one that it gave way to."""
+    """Case SC-07: the victim's row goes to the one that it gave way to, or to nobody."""
     h = urgent(
-        max_running_requests=3, enable_mixed_chunk=mixed, chunked_prefill_size=64, overlap=overlap
+        max_running_requests=3,
+        rows=rows,
+        enable_mixed_chunk=mixed,
+        chunked_prefill_size=64,
+        overlap=overlap,
     )
     victim = h.add("victim", [1] * 10, max_new_tokens=40, priority=-1)
     others = [h.add(f"r{i}", [2 + i] * 10, max_new_tokens=40) for i in range(2)]
     for _ in range(4):
         h.step()
-    row = victim.lease.row
-    h.add("high", [9] * 10, max_new_tokens=3, priority=1)
+    high = h.add("high", [9] * 12, max_new_tokens=3, priority=1)
     before = len(h.runner.steps)
     h.step_until(lambda: victim.preemptions)
     h.step_until(lambda: all(r.num_output > 8 for r in others))
     for step in h.runner.steps[before:]:
         assert len(set(step.rows.tolist())) == len(step.rows)
-    with_high = [s for s in h.runner.steps[before:] if row in s.rows and s.query_lens.max() > 1]
+    with_high = [s for s in h.runner.steps[before:] if s.query_lens.max() == high.num_prompt]
     assert len(with_high) == 1
     if mixed:
         assert len(with_high[0].rows) == 3, "the two others decode beside the new one's prompt"
+    h.run()
+
+
+def test_it_is_tried_again_once_somebody_else_has_failed(urgent, never_ends):
+    """Nothing is published then: only the memory that came free tells of it."""
+
+    def script(history):
+        if history[0] == 1 and len(history) > 44:
+            raise ScriptedRowError("not finite")
+        return never_ends(history)
+
+    h = urgent(capacity=100, context_len=99, script=script)
+    h.add("equal", [1] * 40, max_new_tokens=8, priority=5, ignore_eos=True)
+    low = h.add("low", [2] * 20, max_new_tokens=30, ignore_eos=True)
+    h.step()
+    high = h.add("high", [3] * 70, max_new_tokens=10, priority=5, ignore_eos=True)
+    h.step_until(lambda: h.outputs["equal"].finish_reason)
+    h.step()
+    assert (low.preemptions, high.status) == (1, Status.RUNNING)
+    h.run()
+
+
+def test_a_place_given_up_is_not_taken_by_one_less_urgent(urgent):
+    h = urgent(capacity=100, context_len=99)
+    victim = h.add("victim", [1] * 40, max_new_tokens=20, priority=3, ignore_eos=True)
+    h.step()
+    high = h.add("high", [2] * 60, max_new_tokens=5, priority=5, ignore_eos=True)
+    least = h.add("least", [3] * 4, max_new_tokens=4, priority=1)
+    h.step()
+    assert high.status is Status.RUNNING
+    assert (victim.status, least.status) == (Status.WAITING, Status.WAITING)
+    h.step_until(lambda: least.status is not Status.WAITING)
+    assert victim.status is not Status.WAITING
+    h.run()
+
+
+def test_one_whose_prefix_others_use_may_give_way_for_too_little(urgent):
+    """Both wait then, and nothing is lost."""
+    h = urgent(capacity=100, context_len=99)
+    stem = [1] * 50
+    h.add("keeps", [*stem, 2], max_new_tokens=12, priority=5, ignore_eos=True)
+    h.step()
+    low = h.add("low", [*stem, 3], max_new_tokens=10, ignore_eos=True)
+    h.step()
+    high = h.add("high", [4] * 45, max_new_tokens=5, priority=5, ignore_eos=True)
+    h.step()
+    assert (low.preemptions, high.status) == (1, Status.WAITING)
+    out = h.run()
+    assert [len(out[r].token_ids) for r in ("keeps", "low", "high")] == [12, 10, 5]
+
+
+def test_when_memory_runs_out_the_least_urgent_gives_way(harness, never_ends):
+    h = harness(
+        capacity=60, script=never_ends, clip_max_new_tokens=2, enable_priority_scheduling=True
+    )
+    low = h.add("low", [1] * 8, max_new_tokens=45)
+    for _ in range(4):
+        h.step()
+    high = h.add("high", [2] * 8, max_new_tokens=45, priority=1)  # has the shorter output
+    h.step_until(lambda: low.retractions or high.retractions)
+    assert (low.retractions, high.retractions) == (1, 0)
     h.run()
 
 

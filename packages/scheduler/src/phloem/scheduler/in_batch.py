@@ -98,7 +98,7 @@ class InBatchSharing:
             for other in self._computing:
                 self._groups.add(self._key(other), other)
         shared = self._groups.add(self._key(request), request).length
-        return min(shared, reusable) - cached >= self._shared_tokens
+        return shared - cached >= self._shared_tokens
 
     def _key(self, request: Request) -> Any:
         return self._manager.tree.key(request.tokens, request.namespace)
