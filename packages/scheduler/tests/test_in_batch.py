@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phloem.mem_pool import CacheManager, NoPrefixTree, RowTable, TokenAllocator
-from phloem.scheduler import SamplingParams, Scheduler, SchedulerConfig, Status
+from phloem.scheduler import SamplingParams, Scheduler, SchedulerConfig, ScriptedRowError, Status
 
 STEM = [1 + i % 40 for i in range(60)]
 
@@ -171,6 +171,27 @@ def test_nobody_is_held_up_by_a_failed_prefill(harness):
     h.scheduler.process(batch, RuntimeError("out of order"))
     h.scheduler.take_outputs()
     assert h.scheduler.idle
+
+
+def test_who_was_held_back_goes_before_one_behind_it_that_waits_for_memory(harness, never_ends):
+    """Also where nothing is published and nobody comes: the one that it waited for has failed."""
+
+    def script(history):
+        if history[-1] == 41:
+            raise ScriptedRowError("not finite")
+        return never_ends(history)
+
+    h = harness(capacity=160, script=script)
+    h.add("runs", [9] * 20, max_new_tokens=30, ignore_eos=True)
+    h.step()
+    h.add("first", [*STEM, 41], max_new_tokens=2)
+    second = h.add("second", [*STEM, 42], max_new_tokens=2)
+    h.add("large", [8] * 120, max_new_tokens=2)
+    h.step()
+    assert h.outputs["first"].finish_reason.type == "error"
+    h.step()
+    assert second.status is Status.RUNNING
+    h.run()
 
 
 def test_at_most_so_many_are_looked_at_in_one_pass(harness):
