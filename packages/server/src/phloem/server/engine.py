@@ -306,6 +306,9 @@ class Engine:
                 text = OutputText(self.tokenizer, job.params.stop)
                 ended = False
                 while not ended:
+                    if asyncio.get_running_loop() is not loop:
+                        # A queue that nobody had to wait for yet would wait here for ever.
+                        raise RuntimeError("a stream is read in the asyncio loop where it began")
                     output = raise_if_dead(await q.get())
                     ended = output.finish_reason is not None
                     yield job, text_news(token_news(output), text)
