@@ -181,7 +181,6 @@ def memory_after(soak, requests):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_nothing_is_left_of_many_requests(request, harness, any_script, output_alone, overlap):
     requests = request.config.getoption("--soak", None) or REQUESTS
     soak = Soak(harness, any_script, output_alone, overlap)
