@@ -116,6 +116,10 @@ def test_all_policies_can_be_asked_for(simulator):
         (["simulate", "w4", "--set", "aging"], "'aging' is no setting"),
         (["simulate", "w4", "--set", "ageing=1"], "'ageing' is no setting of the scheduler"),
         (["simulate", "w4", "--set", "aging_tokens=-1"], "aging_tokens is -1"),
+        (["simulate", "w4", "--set", "aging_tokens=x"], "aging_tokens is 'x': give an integer"),
+        (["simulate", "w4", "--set", "schedule_conservativeness=NaN"], "is nan: give more than 0"),
+        (["simulate", "w4", "--json", "no/such/folder/a.json"], "a.json cannot be written"),
+        (["simulate", "w4", "--plot", "."], ". cannot be written"),
         (["simulate", "w4", "--cost-model", "abacus"], "no cost model 'abacus'"),
         (["simulate", "w4", "--page", "3"], "no power of two"),
         (["simulate", "w4", "--page", "16", "--chunk", "24"], "does not divide"),
@@ -127,6 +131,19 @@ def test_what_cannot_be_done_ends_with_2_and_a_sentence(simulator, arguments, sa
     code, _, err = simulator(*arguments)
     assert code == 2
     assert says in err
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_simulated(
+    simulator, tmp_path, monkeypatch
+):
+    def never(*arguments, **options):
+        raise AssertionError("it was simulated")
+
+    monkeypatch.setattr("phloem.scheduler.simulation.cli.simulate", never)
+    for option in ("--json", "--plot"):
+        code, out, err = simulator("simulate", "w4", option, str(tmp_path / "none" / "out"))
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
 
 
 def test_a_bad_trace_file_is_named_with_its_line(simulator, tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from numbers import Integral
 
 from phloem.scheduler.validation import checked_seconds
 
@@ -80,6 +82,7 @@ class SchedulerConfig:
         return self.enable_priority_scheduling or self.schedule_policy == "priority"
 
     def __post_init__(self) -> None:
+        self._check_types()
         for token in self.eos_token_ids:
             if not 0 <= token < self.vocab_size:
                 raise ValueError(
@@ -88,45 +91,83 @@ class SchedulerConfig:
                 )
         for name in ("request_timeout", "queue_timeout"):
             checked_seconds(getattr(self, name), name)
-        for name in ("max_queued_requests", "max_queued_tokens", "max_retractions"):
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise ValueError(f"{name} is {limit}: give 1 or more, or leave it out")
-        for name in ("context_len", "vocab_size", "max_running_requests", "max_prefill_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")
-        if self.chunked_prefill_size is not None and self.chunked_prefill_size < 1:
-            raise ValueError(
-                f"chunked_prefill_size is {self.chunked_prefill_size}: give 1 or more, "
-                "or None to compute prompts whole"
-            )
-        if self.schedule_conservativeness <= 0:
-            raise ValueError(
-                f"schedule_conservativeness is {self.schedule_conservativeness}: give more than 0"
-            )
-        for name in _NOT_NEGATIVE:
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} is {value}: give 0 or more")
+        self._check_priorities()
+        _check_factor("schedule_conservativeness", self.schedule_conservativeness)
         if self.itl_target_ms is not None:
-            if self.itl_target_ms <= 0:
-                raise ValueError(f"itl_target_ms is {self.itl_target_ms}: give more than 0")
+            _check_factor("itl_target_ms", self.itl_target_ms)
             if not self.enable_mixed_chunk or self.chunked_prefill_size is None:
                 raise ValueError(
                     f"itl_target_ms is {self.itl_target_ms}, but it makes chunks shorter that "
                     "requests decode beside: set enable_mixed_chunk and chunked_prefill_size too"
                 )
-        if self.priority_preemption_threshold is not None and not self.uses_priorities:
-            raise ValueError(
-                f"priority_preemption_threshold is {self.priority_preemption_threshold}, but there "
-                "are no priorities: set enable_priority_scheduling too"
-            )
+
+    def _check_types(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            optional = name in _MAY_BE_NONE
+            if optional and value is None:
+                continue
+            if not _is_integer(value) or value < least:
+                raise ValueError(
+                    f"{name} is {value!r}: give an integer, {least} or more"
+                    f"{', or None' if optional else ''}"
+                )
+        if not _is_integer(self.default_seed):
+            raise ValueError(f"default_seed is {self.default_seed!r}: give an integer")
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)!r}: give True or False")
+
+    def _check_priorities(self) -> None:
+        if self.uses_priorities:
+            return
+        for name in ("priority_preemption_threshold", "schedule_low_priority_values_first"):
+            value = getattr(self, name)
+            # A threshold of 0 is one.
+            if value is not None and value is not False:
+                raise ValueError(
+                    f"{name} is {value}, but there are no priorities: set "
+                    "enable_priority_scheduling too"
+                )
 
 
-_NOT_NEGATIVE = (
-    "aging_tokens",
-    "lpm_fallback_above",
-    "in_batch_shared_tokens",
+def _is_integer(value: object) -> bool:
+    """Whether it is an integer, of numpy's too; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _check_factor(name: str, value: object) -> None:
+    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} is {value!r}: give more than 0, as a finite number")
+
+
+_LEAST = {
+    "context_len": 1,
+    "vocab_size": 1,
+    "max_running_requests": 1,
+    "max_prefill_tokens": 1,
+    "chunked_prefill_size": 1,
+    "clip_max_new_tokens": 1,
+    "lpm_fallback_above": 0,
+    "aging_tokens": 0,
+    "in_batch_shared_tokens": 0,
+    "in_batch_check_tokens": 0,
+    "priority_preemption_threshold": 0,
+    "max_queued_requests": 1,
+    "max_queued_tokens": 1,
+    "max_retractions": 1,
+}
+_MAY_BE_NONE = {
+    "chunked_prefill_size",
     "in_batch_check_tokens",
     "priority_preemption_threshold",
+    "max_queued_requests",
+    "max_queued_tokens",
+}
+_SWITCHES = (
+    "enable_mixed_chunk",
+    "enable_priority_scheduling",
+    "schedule_low_priority_values_first",
+    "enable_tenant_fairness",
 )

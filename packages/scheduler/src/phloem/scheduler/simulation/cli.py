@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> None:
+    for path in (options.json, options.plot):
+        _check_writable(path)
     trace = _faster(_load(options.trace), options.speed)
     axes = {axis: getattr(options, axis) for axis in AXES}
     setups = all_setups(axes, load_cost_model(options.cost_model), dict(options.set))
@@ -59,6 +62,17 @@ def _simulate(options: argparse.Namespace) -> None:
         options.json.write_text(text + "\n", encoding="utf-8")
     if options.plot is not None:
         options.plot.write_text(chart(trace.name, outcomes), encoding="utf-8")
+
+
+def _check_writable(path: Path | None) -> None:
+    """Refuse a file that could not be written after the whole simulation."""
+    if path is None:
+        return
+    there = path if path.exists() else path.parent
+    if path.is_dir() or not path.parent.is_dir() or not os.access(there, os.W_OK):
+        raise ValueError(
+            f"{path} cannot be written: name a file in a folder that is there and open to you"
+        )
 
 
 def _trace(options: argparse.Namespace) -> None:
