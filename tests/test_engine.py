@@ -429,6 +429,11 @@ class TestBadInput:
             ({"context_length": 100_000}, "more than the 512 tokens"),
             ({"device": "cuda"}, "no GPU"),
             ({"max_total_tokens": 10**12}, "max_total_tokens 1000000000000 needs"),
+            (
+                {"max_total_tokens": 2},
+                "cache of 2 tokens serves nobody: .* need 3 with page_size 1",
+            ),
+            ({"max_total_tokens": 47, "page_size": 16}, "need 48 with page_size 16: .* of 48 or"),
             ({"page_size": 1.5}, "page_size is 1.5"),
             ({"offline": "false"}, "offline is 'false'"),
             ({"random_seed": 2**70}, "random_seed"),
@@ -441,6 +446,14 @@ class TestBadInput:
     def test_bad_options_are_refused_in_a_sentence(self, tiny_llama, options, says):
         with pytest.raises(ValueError, match=says):
             Engine(**({"model": str(tiny_llama)} | options))
+
+    @pytest.mark.parametrize("page_size", [1, 16])
+    def test_the_least_cache_that_an_engine_starts_with_serves_a_token(self, scripted, page_size):
+        with pytest.raises(ValueError, match=f"need {3 * page_size} with"):
+            scripted([], max_total_tokens=3 * page_size - 1, page_size=page_size)
+        engine = scripted([], max_total_tokens=3 * page_size, page_size=page_size)
+        result = engine.generate("a", {"max_new_tokens": 1, "ignore_eos": True})
+        assert len(result["output_ids"]) == 1
 
     def test_an_unknown_option_is_a_type_error(self):
         with pytest.raises(TypeError, match="modle"):

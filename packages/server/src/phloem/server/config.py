@@ -229,10 +229,15 @@ class ServerArgs:
                 f"context_length {self.context_length} leaves no room for a prompt and an answer: "
                 "give 2 or more"
             )
-        for name in ("max_queued_requests", "max_queued_tokens"):
+        for name in _LETS_IN:
             limit = getattr(self, name)
             if limit is not None and limit < 1:
                 raise ValueError(f"{name} {limit} lets nobody in: give 1 or more, or leave it out")
+        share = self.mem_fraction_static
+        if share is not None and not 0 < share <= 1:
+            raise ValueError(
+                f"mem_fraction_static {share:g} is no share: give more than 0 and at most 1"
+            )
         for name in ("request_timeout", "queue_timeout"):
             seconds = getattr(self, name)
             if seconds is not None and not 0 < seconds < math.inf:
@@ -258,11 +263,21 @@ class ServerArgs:
                 f"priority_preemption_threshold {threshold} must be 0 or more, and needs "
                 "enable_priority_scheduling"
             )
-        chunked = self.enable_mixed_chunk and self.chunked_prefill_size != CHUNKING_OFF
-        if target is not None and (not target > 0 or not chunked):
+        if self.schedule_low_priority_values_first and not self.uses_priorities:
             raise ValueError(
-                f"itl_target_ms {target:g} must be more than 0, and needs enable_mixed_chunk with "
-                "prompts computed in chunks"
+                "schedule_low_priority_values_first was given without priorities: set "
+                "enable_priority_scheduling too"
+            )
+        if not 0 < self.schedule_conservativeness < math.inf:
+            raise ValueError(
+                f"schedule_conservativeness {self.schedule_conservativeness:g} must be more than 0 "
+                "and finite: 1 is the default"
+            )
+        chunked = self.enable_mixed_chunk and self.chunked_prefill_size != CHUNKING_OFF
+        if target is not None and (not 0 < target < math.inf or not chunked):
+            raise ValueError(
+                f"itl_target_ms {target:g} must be more than 0 and finite, and needs "
+                "enable_mixed_chunk with prompts computed in chunks"
             )
 
     def _check_tiers(self) -> None:
@@ -282,3 +297,17 @@ class ServerArgs:
                 "host_cache_gb and disk_cache keep what the radix cache holds, which "
                 "disable_radix_cache turns off: leave one of them"
             )
+        if self.disable_radix_cache and self.cache_idle_ttl is not None:
+            raise ValueError(
+                f"cache_idle_ttl {self.cache_idle_ttl:g} is for prefixes that the radix cache "
+                "holds, which disable_radix_cache turns off: leave one of them"
+            )
+
+
+_LETS_IN = (
+    "max_running_requests",
+    "max_prefill_tokens",
+    "max_total_tokens",
+    "max_queued_requests",
+    "max_queued_tokens",
+)

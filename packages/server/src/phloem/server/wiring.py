@@ -21,6 +21,7 @@ from phloem.mem_pool import (
 )
 from phloem.radix_cache import RadixCache
 from phloem.scheduler import EventLoop, Runner, Scheduler, SchedulerConfig, create_loop
+from phloem.scheduler.budget import tokens_needed
 from phloem.server.config import CHUNKING_OFF, ServerArgs
 from phloem.server.scripted_model import SCRIPTED, load_scripted_model
 from phloem.server.startup import Laps
@@ -227,6 +228,15 @@ def _slots(args: ServerArgs, token_bytes: int, available: int, device: str) -> S
 
 
 def _allocator(capacity: int, page_size: int) -> SlotAllocator:
+    """The slots of a KV cache, of which there must be enough for some request."""
+    least = tokens_needed(1, 1, page_size)
+    least = -(-least // page_size) * page_size
+    if capacity < least:
+        raise ValueError(
+            f"a KV cache of {capacity} tokens serves nobody: a prompt of one token and one token "
+            f"of output need {least} with page_size {page_size}: give a max_total_tokens of "
+            f"{least} or more"
+        )
     return TokenAllocator(capacity) if page_size == 1 else PageAllocator(capacity, page_size)
 
 
