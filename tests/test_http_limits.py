@@ -231,6 +231,11 @@ class TestPause:
             response = server.http.post("/flush_cache?timeout=0.01")
             assert response.status_code == 400
             assert "1 requests use the cache" in response.json()["error"]["message"]
+            assert response.json()["error"]["param"] == "timeout"
+            # Who named no timeout is not told that it is wrong.
+            response = server.http.post("/flush_cache")
+            assert response.status_code == 400
+            assert response.json()["error"]["param"] is None
         assert asked.result().json()["usage"]["completion_tokens"] == 2000
 
     def test_retract_frees_the_memory_and_goes_on(self, kind, request):
@@ -289,3 +294,18 @@ def test_a_prompt_finds_nothing_of_other_weights(kind, request):
         assert response.json() == {"weight_version": version}
         assert state(server)["weight_version"] == version
         assert cached() == found
+
+
+@pytest.mark.parametrize("length", [0, 257])
+def test_a_name_of_weights_that_says_nothing_or_too_much_is_refused(server, length):
+    before = state(server)["weight_version"]
+    response = server.post("/update_weight_version", new_version="w" * length)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "new_version")
+    assert error["message"] == f"new_version has {length} characters: give 1 to 256"
+    assert state(server)["weight_version"] == before
+
+
+def test_a_name_of_weights_may_have_256_characters(serve, script):
+    server = serve(script)
+    assert server.post("/update_weight_version", new_version="w" * 256).status_code == 200

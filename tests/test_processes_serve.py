@@ -211,6 +211,7 @@ class TestEnd:
             assert gone(children)
             server.stop()
         assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "1"
         assert answer.json() == json.loads(last.removeprefix("data: ")) == SHUTTING_DOWN
         assert not any("Traceback" in line for line in server.log)
 

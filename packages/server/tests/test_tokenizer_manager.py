@@ -184,8 +184,9 @@ def test_what_a_drain_does_not_wait_for_is_aborted_and_fails_with_the_reason(man
         manager.take(news("a"))
         manager.shut_down()
         assert await stream.__anext__()
-        with pytest.raises(ServiceUnavailable, match="is shutting down"):
+        with pytest.raises(ServiceUnavailable, match="is shutting down") as cut_off:
             await stream.__anext__()
+        assert cut_off.value.retry_after == 0
 
     asyncio.run(run())
     assert sent[1:] == [Abort(["r"])]

@@ -37,6 +37,10 @@ from phloem.server.messages import (
 )
 from phloem.server.tokenizer import Tokenizer
 
+Failure = Callable[[], ServiceUnavailable]
+"""Makes the error that ends what runs, a new one for each who is told: a raised one gathers frames.
+"""
+
 
 class RequestStream:
     """The news of one request; implements `NewsStream`. One task reads it."""
@@ -45,7 +49,7 @@ class RequestStream:
         self._abort = abort
         self._news: deque[TextNews] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._failure: str | None = None
+        self._failure: Failure | None = None
         self._over = False
         """Nothing more is read: the last news was, or the stream is closed."""
 
@@ -63,7 +67,7 @@ class RequestStream:
             if self._over:
                 raise StopAsyncIteration
             if self._failure is not None:
-                raise ServiceUnavailable(self._failure)
+                raise self._failure()
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -87,9 +91,9 @@ class RequestStream:
             self._news.append(news)
             self._wake()
 
-    def fail(self, message: str) -> None:
+    def fail(self, failure: Failure) -> None:
         """There will be no more; from the manager."""
-        self._failure = message
+        self._failure = failure
         self._wake()
 
     def _wake(self) -> None:
@@ -110,7 +114,7 @@ class TokenizerManager:
         """Until the last news, of closed ones too: till then their ids are in use."""
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._ids = count()
-        self._failure: str | None = None
+        self._failure: Failure | None = None
         self.draining = False
         self.retry_after: float | None = None
         self._idle = asyncio.Event()
@@ -197,7 +201,8 @@ class TokenizerManager:
     def shut_down(self) -> None:
         """End all that runs, with `ServiceUnavailable`, and take no more."""
         self.abort(None)
-        self.fail(SHUTTING_DOWN)
+        # Another server may take this one's place at once.
+        self.fail(SHUTTING_DOWN, retry_after=0.0)
 
     # From the other processes.
 
@@ -216,17 +221,18 @@ class TokenizerManager:
             if waiting is not None and not waiting.done():
                 waiting.set_result(message)
 
-    def fail(self, message: str) -> None:
+    def fail(self, message: str, retry_after: float | None = None) -> None:
         """The engine has ended: so does all that runs, with `ServiceUnavailable`."""
-        self._failure = self._failure or message
+        failure = partial(ServiceUnavailable, message, retry_after)
+        self._failure = self._failure or failure
         streams, self._streams = self._streams, {}
         for stream in streams.values():
-            stream.fail(message)
+            stream.fail(failure)
         self._note_idle()
         replies, self._replies = self._replies, {}
         for waiting in replies.values():
             if not waiting.done():
-                waiting.set_exception(ServiceUnavailable(message))
+                waiting.set_exception(failure())
 
     def _send_abort(self, rids: list[str]) -> None:
         if self._failure is None:
@@ -251,7 +257,7 @@ class TokenizerManager:
 
     def _check_alive(self) -> None:
         if self._failure is not None:
-            raise ServiceUnavailable(self._failure)
+            raise self._failure()
 
 
 _DEFAULTS = SamplingParams()

@@ -42,6 +42,9 @@ class WeightVersionRequest(msgspec.Struct, kw_only=True):
     new_version: str
 
 
+_LONGEST_VERSION = 256
+"""Characters; each request's namespace has it."""
+
 BODIES = (AbortRequest, PauseRequest, WeightVersionRequest)
 
 
@@ -55,13 +58,20 @@ def operation_router(
 ) -> APIRouter:
     """The routes, over what they report of."""
     router = APIRouter()
-    started = int(time.time())
+    _add_health(router, frontend, health_timeout)
+    _add_models(router, frontend, model)
+    _add_reports(router, frontend, metrics, {"model": model, **info}, health_timeout)
+    _add_control(router, frontend, max_body_bytes)
+    _add_cache_control(router, frontend, max_body_bytes)
+    return router
 
+
+def _add_health(router: APIRouter, frontend: Frontend, timeout: float) -> None:
     @router.head("/health", include_in_schema=False)
     @router.get("/health")
     async def health() -> Response:
         """200 where the scheduler's loop answers, else 503."""
-        await frontend.ping(health_timeout)
+        await frontend.ping(timeout)
         return json_response({"status": "ok"})
 
     @router.head("/ready", include_in_schema=False)
@@ -71,6 +81,10 @@ def operation_router(
         if frontend.draining:
             raise ServiceUnavailable(SHUTTING_DOWN, frontend.retry_after)
         return await health()
+
+
+def _add_models(router: APIRouter, frontend: Frontend, model: str) -> None:
+    started = int(time.time())
 
     @router.get("/v1/models")
     async def models() -> Response:
@@ -83,12 +97,33 @@ def operation_router(
         check_model(id, model)
         return json_response(_model(frontend, model, started))
 
+
+def _add_reports(
+    router: APIRouter,
+    frontend: Frontend,
+    metrics: Metrics,
+    info: Mapping[str, Any],
+    timeout: float,
+) -> None:
     @router.get("/server_info")
     async def server_info() -> Response:
         """Version, limits, options and what the scheduler is doing."""
         limits = msgspec.structs.asdict(frontend.limits)
-        state = await _state(frontend, health_timeout)
-        return json_response({"model": model, "limits": limits, "state": state, **info})
+        state = await _state(frontend, timeout)
+        return json_response({"limits": limits, "state": state, **info})
+
+    @router.get("/metrics")
+    async def read_metrics() -> Response:
+        """Prometheus's text; the counters also where the scheduler is gone."""
+        try:
+            state = await _state(frontend, timeout)
+        except ServiceUnavailable:
+            state = {}
+        return Response(metrics.exposition(state), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> None:
+    """The routes for who ends requests, or holds them still."""
 
     @router.post("/abort_request", openapi_extra=body_of(AbortRequest))
     async def abort_request(request: Request) -> Response:
@@ -97,31 +132,6 @@ def operation_router(
         if (given.rid is None) == (not given.abort_all):
             raise ApiError("give either rid or abort_all: true", param="rid")
         return json_response({"aborted": sum(map(frontend.abort, _rids(given.rid)))})
-
-    _add_cache_control(router, frontend, max_body_bytes)
-
-    @router.get("/metrics")
-    async def read_metrics() -> Response:
-        """Prometheus's text; the counters also where the scheduler is gone."""
-        try:
-            state = await _state(frontend, health_timeout)
-        except ServiceUnavailable:
-            state = {}
-        return Response(metrics.exposition(state), media_type=CONTENT_TYPE_LATEST)
-
-    return router
-
-
-def _add_cache_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> None:
-    """The routes for who changes the weights, or measures without a cache."""
-
-    @router.post("/flush_cache")
-    async def flush_cache(timeout: float = 0.0) -> Response:
-        """Forget cached prefixes; 400 where requests use them still after `timeout` seconds."""
-        with refusing("timeout"):
-            # 0, which does not wait, is no time limit but allowed here.
-            seconds = checked_seconds(timeout, "timeout") if timeout else 0.0
-            return json_response({"freed_tokens": await frontend.flush_cache(seconds or 0.0)})
 
     @router.post("/pause_generation", openapi_extra=body_of(PauseRequest))
     async def pause_generation(request: Request) -> Response:
@@ -137,12 +147,33 @@ def _add_cache_control(router: APIRouter, frontend: Frontend, max_body_bytes: in
         await frontend.resume()
         return json_response({"paused": None})
 
+
+def _add_cache_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> None:
+    """The routes for who changes the weights, or measures without a cache."""
+
+    @router.post("/flush_cache")
+    async def flush_cache(timeout: float | None = None) -> Response:
+        """Forget cached prefixes; 400 where requests use them still after `timeout` seconds (0)."""
+        with refusing(None if timeout is None else "timeout"):
+            # 0, which does not wait, is no time limit but allowed here.
+            seconds = checked_seconds(timeout, "timeout") if timeout else None
+            return json_response({"freed_tokens": await frontend.flush_cache(seconds or 0.0)})
+
     @router.post("/update_weight_version", openapi_extra=body_of(WeightVersionRequest))
     async def update_weight_version(request: Request) -> Response:
         """Say that the weights have changed: what was cached under others is used no more."""
         given = checked(await read_json(request, max_body_bytes), WeightVersionRequest, {}, ())
+        _check_version(given.new_version)
         await frontend.set_weight_version(given.new_version)
         return json_response({"weight_version": given.new_version})
+
+
+def _check_version(name: str) -> None:
+    if not 1 <= len(name) <= _LONGEST_VERSION:
+        raise ApiError(
+            f"new_version has {len(name)} characters: give 1 to {_LONGEST_VERSION}",
+            param="new_version",
+        )
 
 
 def _rids(id: str | None) -> Iterable[str | None]:
