@@ -498,6 +498,56 @@ class TestScripts:
             Engine(model=f"scripted:{file}")
 
 
+class TestPrioritiesAndTenants:
+    @pytest.fixture
+    def engine(self, scripted):
+        """Runs one request after the other."""
+        return scripted(
+            [],
+            max_running_requests=1,
+            enable_priority_scheduling=True,
+            enable_tenant_fairness=True,
+        )
+
+    async def ends(self, engine, calls):
+        """The names of calls in the order of their ends; all wait before any is let in."""
+        order = []
+
+        async def ask(name, **options):
+            await engine.async_generate("a", GREEDY | {"ignore_eos": True}, **options)
+            order.append(name)
+
+        engine.pause("in_place")
+        asked = [asyncio.create_task(ask(name, **options)) for name, options in calls]
+        while engine._driver.call(lambda scheduler: scheduler.num_waiting) < len(calls):
+            await asyncio.sleep(0)
+        engine.resume()
+        await asyncio.gather(*asked)
+        return order
+
+    def test_the_more_urgent_go_first(self, engine):
+        calls = [(priority, {"priority": priority}) for priority in (0, -1, 7, 3)]
+        assert asyncio.run(self.ends(engine, calls)) == [7, 3, 0, -1]
+
+    def test_tenants_take_turns(self, engine):
+        calls = [(tenant, {"tenant": tenant}) for tenant in ("a", "a", "a", "b")]
+        order = asyncio.run(self.ends(engine, calls))
+        assert order.index("b") < 2
+
+    def test_streams_and_chats_take_them_too(self, engine):
+        options = {"priority": 2, "tenant": "a"}
+        assert list(engine.generate("a", GREEDY, stream=True, **options))
+
+        async def read():
+            return [part async for part in engine.async_stream("a", GREEDY, **options)]
+
+        assert asyncio.run(read())
+
+    def test_a_priority_that_would_be_ignored_is_refused(self, scripted):
+        with pytest.raises(ValueError, match="priority is 1, but requests are not scheduled by"):
+            scripted([]).generate("a", GREEDY, priority=1)
+
+
 def test_200_requests_of_mixed_lengths_all_finish(tiny_llama):
     with Engine(model=str(tiny_llama), max_total_tokens=3000) as engine:
         prompts = [[1 + (i * 7 + j) % 250 for j in range(1 + (i * 37) % 300)] for i in range(200)]

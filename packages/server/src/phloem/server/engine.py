@@ -105,6 +105,8 @@ class Engine:
         *,
         input_ids: Sequence[int] | Sequence[TokenIds] | None = None,
         namespace: Namespace = (),
+        priority: int = 0,
+        tenant: str | None = None,
         stream: Literal[True],
     ) -> Iterator[Result]: ...
 
@@ -116,6 +118,8 @@ class Engine:
         *,
         input_ids: Sequence[int] | Sequence[TokenIds] | None = None,
         namespace: Namespace = (),
+        priority: int = 0,
+        tenant: str | None = None,
         stream: bool = False,
     ) -> Any: ...
 
@@ -126,6 +130,8 @@ class Engine:
         *,
         input_ids: Sequence[int] | Sequence[TokenIds] | None = None,
         namespace: Namespace = (),
+        priority: int = 0,
+        tenant: str | None = None,
         stream: bool = False,
     ) -> Any:
         """Continue a prompt, or several at once.
@@ -135,6 +141,8 @@ class Engine:
             sampling_params: for all prompts, or a list with one entry each.
             input_ids: token ids instead of texts: one list, or a list of lists.
             namespace: only requests of an equal namespace share cached prefixes.
+            priority: how urgent it is, with `enable_priority_scheduling`; the higher, the sooner.
+            tenant: for whom it is, with `enable_tenant_fairness`; None: the namespace tells.
             stream: for one prompt and one output: an iterator of what is new, instead of the whole;
                 closing it aborts the request.
 
@@ -147,7 +155,7 @@ class Engine:
             QueueFullError: too many requests wait; likewise.
             EngineDead: the engine has ended.
         """
-        jobs, single = self._jobs(prompts, sampling_params, input_ids, namespace)
+        jobs, single = self._jobs(prompts, sampling_params, input_ids, namespace, priority, tenant)
         if stream:
             return self._stream(only(jobs))
         results = self._collect(jobs)
@@ -161,6 +169,8 @@ class Engine:
         sampling_params: Params = None,
         *,
         namespace: Namespace = (),
+        priority: int = 0,
+        tenant: str | None = None,
         stream: bool = False,
     ) -> Any:
         """Answer a conversation, rendered by the model's chat template; as `generate`."""
@@ -169,6 +179,8 @@ class Engine:
             sampling_params,
             input_ids=self.tokenizer.encode_chat(messages),
             namespace=namespace,
+            priority=priority,
+            tenant=tenant,
             stream=stream,
         )
 
@@ -179,9 +191,11 @@ class Engine:
         *,
         input_ids: Sequence[int] | Sequence[TokenIds] | None = None,
         namespace: Namespace = (),
+        priority: int = 0,
+        tenant: str | None = None,
     ) -> Any:
         """As `generate`, without blocking the asyncio loop; cancelling it aborts its requests."""
-        jobs, single = self._jobs(prompts, sampling_params, input_ids, namespace)
+        jobs, single = self._jobs(prompts, sampling_params, input_ids, namespace, priority, tenant)
         results: list[Result] = []
         builder: ResultBuilder | None = None
         async with aclosing(self._news(jobs)) as news:
@@ -200,9 +214,12 @@ class Engine:
         *,
         input_ids: Sequence[int] | None = None,
         namespace: Namespace = (),
+        priority: int = 0,
+        tenant: str | None = None,
     ) -> AsyncGenerator[Result, None]:
         """What is new of one output, as it comes; closing the iterator aborts the request."""
-        job = only(self._jobs(prompt, sampling_params, input_ids, namespace)[0])
+        jobs, _ = self._jobs(prompt, sampling_params, input_ids, namespace, priority, tenant)
+        job = only(jobs)
         builder = ResultBuilder(job.prompt_ids, job.params)
         async with aclosing(self._news([job])) as news:
             async for _, latest in news:
@@ -249,8 +266,18 @@ class Engine:
         sampling_params: Params | Sequence[Params],
         input_ids: Sequence[int] | Sequence[TokenIds] | None,
         namespace: Namespace,
+        priority: int,
+        tenant: str | None,
     ) -> tuple[list[Job], bool]:
-        return make_jobs(self.tokenizer, prompts, sampling_params, input_ids, namespace)
+        return make_jobs(
+            self.tokenizer,
+            prompts,
+            sampling_params,
+            input_ids,
+            namespace,
+            priority=priority,
+            tenant=tenant,
+        )
 
     def _as_text(self, job: Job, outputs: Iterable[RequestOutput]) -> Iterator[TextNews]:
         text = OutputText(self.tokenizer, job.params.stop)
@@ -261,7 +288,14 @@ class Engine:
         added = []
         try:
             for job in jobs:
-                scheduler.add(job.rid, job.prompt_ids, job.params, job.namespace)
+                scheduler.add(
+                    job.rid,
+                    job.prompt_ids,
+                    job.params,
+                    job.namespace,
+                    priority=job.priority,
+                    tenant=job.tenant,
+                )
                 added.append(job.rid)
         except BaseException:
             for rid in added:

@@ -32,6 +32,8 @@ class Job:
     prompt_ids: TokenIds
     params: SamplingParams
     namespace: Namespace
+    priority: int = 0
+    tenant: str | None = None
 
 
 def make_jobs(
@@ -40,6 +42,9 @@ def make_jobs(
     sampling_params: Params | Sequence[Params],
     input_ids: Sequence[int] | Sequence[TokenIds] | None,
     namespace: Namespace,
+    *,
+    priority: int = 0,
+    tenant: str | None = None,
 ) -> tuple[list[Job], bool]:
     """The sequences to generate, and whether the caller wants one result and no list.
 
@@ -53,7 +58,7 @@ def make_jobs(
         for i in range(n):
             # Equal seeds would make n equal outputs.
             own = params if params.seed is None else replace(params, seed=params.seed + i)
-            jobs.append(Job(uuid.uuid4().hex, prompt, own, namespace))
+            jobs.append(Job(uuid.uuid4().hex, prompt, own, namespace, priority, tenant))
     return jobs, single
 
 
