@@ -160,6 +160,21 @@ def test_two_stores_on_one_folder_see_each_others_blocks_and_share_the_cap(open_
     assert one.find([name_of(39)]) == two.find([name_of(39)]) == 1
 
 
+def test_a_store_that_wrote_little_itself_sees_soon_what_others_wrote(open_store, clock):
+    """A process that looked at an empty folder once may not fill it as if it were alone."""
+    size = HEADER_BYTES + 1000
+    one, two = open_store(capacity=32 * size), open_store(capacity=32 * size)
+    put(two, (0, bytes(1000)))  # both have looked through the folder by then
+    for i in range(1, 32):
+        clock.now += 1
+        put(one, (i, bytes(1000)))
+    for i in range(32, 36):
+        clock.now += 1
+        put(two, (i, bytes(1000)))
+    two.close()
+    assert len(files(two)) <= 32 + 2
+
+
 def test_a_block_that_another_process_removed_is_a_miss(open_store):
     store = open_store()
     put(store, (1, b"one"))

@@ -19,9 +19,18 @@ class Clock:
 class Rig:
     """A tree with a host tier, without manager: device slots are token ids plus an offset."""
 
-    def __init__(self, device=1024, host=1024, page=1, store=None, fingerprint="m", **options):
+    def __init__(
+        self,
+        device=1024,
+        host=1024,
+        page=1,
+        store=None,
+        fingerprint="m",
+        host_values="numpy",
+        **options,
+    ):
         self.clock = Clock()
-        self.tree = RadixCache(page, values="numpy", host_values="numpy", host_tier=True)
+        self.tree = RadixCache(page, values="numpy", host_values=host_values, host_tier=True)
         self.device = PageAllocator(device, page)
         self.transfer = LateTransfer(self.device.num_slots, host + page)
         stored = None if store is None else StoredBlocks(store, self.transfer, fingerprint, page)
@@ -73,6 +82,8 @@ class Rig:
         sizes = self.tree.sizes
         assert self.device.available + sizes.total == self.device.capacity
         assert self.tier.check().problems == ()
+        assert self.tier.health.mistakes == 0
+        assert self.tier.stored is None or self.tier.stored.health.mistakes == 0
 
 
 def test_what_the_device_let_go_comes_back_from_the_host():
@@ -150,6 +161,20 @@ def test_settle_unpins_all_and_a_late_copy_does_no_harm_to_who_gets_its_slots():
     rig.evict()
     assert rig.match(range(20)) == 0
     assert rig.match(range(50, 70)) == 20
+
+
+def test_what_was_given_up_takes_nothing_of_the_budget():
+    rig = Rig(budget=20)
+    for i in range(5):
+        rig.put([i, *range(100, 119)])
+        rig.tier.pump()
+        assert rig.tier.check().copying == 20
+        rig.tier.settle()
+        assert rig.tier.check().copying == 0
+    assert rig.tier.stats.given_up == 100
+    rig.put(range(20))
+    rig.pump()
+    assert rig.tier.stats.backed_up == 20
 
 
 def test_settle_keeps_what_is_copied_already():
@@ -255,6 +280,16 @@ class TestStore:
         assert rig.match(range(200)) == 200
         assert rig.tier.stats.restored == 200
         assert rig.match([*range(100), *range(50)]) == 100
+
+    @pytest.mark.parametrize("host_values", [None, "sequence", "numpy"])
+    def test_a_new_process_restores_whatever_an_empty_tier_of_the_tree_says(
+        self, store, host_values
+    ):
+        self.computed(store, host_values=host_values)
+        rig = Rig(store=store, host_values=host_values)
+        assert rig.match(range(200)) == 200
+        assert rig.tier.stats.restored == 200
+        assert rig.tier.stored.health.failures == 0
 
     @pytest.mark.parametrize("page", [1, 4])
     def test_of_the_last_block_as_many_pages_come_as_are_shared(self, store, page):

@@ -270,7 +270,9 @@ class HostTier:
         fresh = self._take(end - held) if end > known else None
         if fresh is None:
             return
-        slots = np.concatenate((self.tree.resident(key, HOST), fresh))
+        # A tree that chooses the form of its values by the first one may give an empty tuple here.
+        resident = np.asarray(self.tree.resident(key, HOST), np.int32)
+        slots = np.concatenate((resident, fresh))
         # If it was not used for longest of all, making room has cost a part of it.
         reached = stored.read(key, held, slots) if len(slots) == end else held
         self.slots.free(fresh[reached - held :])
