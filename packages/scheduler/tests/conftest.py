@@ -67,7 +67,7 @@ class Harness:
     """A scheduler with its loop; `outputs` gathers what each request got.
 
     `tiers(tree, kv)` makes the tiers below the device from a tree with a host tier and the runner's
-    pretended KV.
+    pretended KV; `host_values` is that tree's.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Harness:
         rows=None,
         stop_checker=None,
         tiers=None,
+        host_values=None,
         **config,
     ):
         config.setdefault("chunked_prefill_size", None)
@@ -90,7 +91,9 @@ class Harness:
         max_rows = rows if rows is not None else self.config.max_running_requests
         table = RowTable(max_rows, self.config.context_len)
         self.runner = ScriptedRunner(table.table, slots.num_slots, script, VOCAB)
-        tree = RadixCache(page_size, values="numpy", host_tier=tiers is not None)
+        tree = RadixCache(
+            page_size, values="numpy", host_tier=tiers is not None, host_values=host_values
+        )
         below = None if tiers is None else tiers(tree, self.runner.kv)
         self.manager = CacheManager(tree, table, slots, tiers=below)
         self.clock = FakeClock()

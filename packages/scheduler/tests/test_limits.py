@@ -158,6 +158,27 @@ def test_a_queue_that_does_not_move_keeps_clients_away_for_longer(harness, never
     assert refused(h) <= 60
 
 
+def test_how_the_queue_moved_more_than_half_a_minute_ago_does_not_count(harness, never_ends):
+    h = harness(max_running_requests=1, max_queued_requests=2, script=never_ends)
+
+    def add(rid, max_new_tokens):
+        h.step_until(lambda: h.scheduler.num_waiting < 2)
+        return h.add(rid, [2] * 4, max_new_tokens=max_new_tokens)
+
+    for i in range(20):
+        add(f"fast{i}", 2)
+    slow = add("slow", 100)
+    add("behind", 2)
+    add("behind too", 2)
+    assert slow.status is not Status.WAITING
+    assert refused(h) < 10
+    for _ in range(50):
+        h.step()
+        late = refused(h)
+    assert late == pytest.approx(30, abs=1)
+    h.run()
+
+
 def test_what_an_empty_queue_let_through_does_not_count(harness, never_ends):
     h = harness(max_running_requests=1, max_queued_requests=1, script=never_ends)
     h.add("quick", [1] * 100, max_new_tokens=1)

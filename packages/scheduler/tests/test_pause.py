@@ -175,6 +175,26 @@ class TestWeights:
         h.add("last", PROMPT, max_new_tokens=2)
         assert h.run()["last"].last.cached_tokens == len(PROMPT) - 1
 
+    def test_who_is_retracted_after_they_changed_comes_back_under_the_new_ones(
+        self, harness, output_alone, overlap, never_ends
+    ):
+        h = harness(overlap=overlap, script=never_ends)
+        a = h.add("a", PROMPT, max_new_tokens=20, namespace=("salt",))
+        h.add("old", PROMPT, max_new_tokens=2, namespace=("salt",))
+        h.step_until(lambda: a.num_output == 4 and not h.scheduler.has("old"))
+        h.scheduler.set_weight_version("two")
+        rest(h, PauseMode.RETRACT)
+        h.scheduler.resume()
+        out = h.run()["a"]
+        assert out.token_ids == output_alone(PROMPT, 20, never_ends)
+        found = {}
+        for version in ("default", "two"):
+            h.scheduler.set_weight_version(version)
+            h.add(version, [*PROMPT, *out.token_ids], max_new_tokens=1, namespace=("salt",))
+            found[version] = h.run()[version].last.cached_tokens
+        # Of what "old" left it found nothing, and what it computed is where it belongs.
+        assert found == {"default": len(PROMPT) + 1, "two": len(PROMPT) + 19}
+
     def test_who_waits_while_they_change_finds_nothing_old(self, harness, never_ends):
         h = harness(max_running_requests=1, script=never_ends, schedule_policy="lpm")
         h.add("old", PROMPT, max_new_tokens=2)

@@ -123,7 +123,40 @@ def test_outputs_are_those_of_each_request_alone(
             got = outputs[f"r{i}"]
             assert got.token_ids == output_alone([*[stem] * shared, *own], MAX_NEW)
             assert got.finish_reason.type in ("stop", "length"), got.finish_reason
+        no_mistakes(h.manager.tiers)
         h.manager.tiers.close()
+
+
+def no_mistakes(tiers):
+    """What fails here does so on purpose, with an `OSError`; anything else is a bug of ours."""
+    assert tiers.health.mistakes == 0
+    assert tiers.stored is None or tiers.stored.health.mistakes == 0
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("host_values", [None, "numpy"])
+def test_a_process_that_starts_again_has_what_the_one_before_computed(
+    harness, output_alone, overlap, page_size, host_values
+):
+    store = Memory(forgets=0)
+    prompts = [[i + 1] * 96 for i in range(3)]
+    for life in range(2):
+        h = harness(
+            page_size=page_size,
+            overlap=overlap,
+            host_values=host_values,
+            tiers=make_tiers(600, ["works"], store, page_size, lambda: 0.0),
+        )
+        for i, prompt in enumerate(prompts):
+            h.add(f"r{i}", prompt, max_new_tokens=4)
+            out = h.run()[f"r{i}"]
+            assert out.token_ids == output_alone(prompt, 4)
+            # The last token is always computed, with its page.
+            assert out.last.cached_tokens == (0 if life == 0 else 96 - page_size)
+        assert h.manager.tiers.stored.health.failures == 0
+        no_mistakes(h.manager.tiers)
+        h.manager.tiers.close()
+    assert h.manager.tiers.stats.restored == 3 * (96 - page_size)
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
@@ -143,3 +176,4 @@ def test_a_working_set_of_three_times_the_pool_keeps_its_hits(harness, overlap, 
         h.outputs[f"{turn}-{i}"].last.cached_tokens for turn in (1, 2) for i in range(len(prompts))
     ]
     assert sum(found) >= 0.9 * 95 * len(found)
+    no_mistakes(h.manager.tiers)
