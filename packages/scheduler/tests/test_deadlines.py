@@ -54,6 +54,26 @@ def test_who_was_let_in_is_not_bound_by_the_queue_limit(harness, never_ends):
     assert [len(h.outputs[r.rid].token_ids) for r in requests] == [40, 40]
 
 
+def test_who_was_let_in_and_waits_again_is_not_bound_by_it_either(
+    harness, output_alone, overlap, never_ends
+):
+    h = harness(overlap=overlap, script=never_ends)
+    a = h.add("a", PROMPT, max_new_tokens=20, queue_timeout=20)
+    # Its limit is due first, so that nobody looks at the other one before "a" waits again.
+    h.add("first", PROMPT, max_new_tokens=90, timeout=10)
+    h.step_until(lambda: a.num_output == 2)
+    h.scheduler.pause(PauseMode.RETRACT)
+    h.step_until(lambda: h.loop.idle)
+    assert a.status is Status.WAITING
+    h.clock.now += 100
+    h.step()
+    assert ended(h, "first") == ("abort", 408)
+    assert a.status is Status.WAITING
+    assert h.scheduler.due_in() is None
+    h.scheduler.resume()
+    assert h.run()["a"].token_ids == output_alone(PROMPT, 20, never_ends)
+
+
 def test_the_limit_of_the_whole_counts_while_waiting_and_after_a_retraction(harness, never_ends):
     h = harness(capacity=60, script=never_ends, clip_max_new_tokens=2)
     h.add("stays", [1] * 8, max_new_tokens=45)
@@ -136,6 +156,25 @@ def test_limits_of_ended_requests_are_forgotten_in_bulk(harness):
         deadlines.add(request, TOTAL, 1e6)
         h.scheduler.abort(request.rid)
         assert len(deadlines._heap) <= 64
+
+
+def test_limits_that_stay_after_the_others_were_forgotten_are_due_in_order(harness):
+    h = harness()
+    deadlines = Deadlines()
+    # The first to be due are forgotten, and those behind them were added in no order.
+    seconds = [float(1 + i * 37 % 101) for i in range(64)]
+    ended = [i for i in range(64) if seconds[i] <= 40]
+    requests = [h.add(f"r{i}", PROMPT, max_new_tokens=1) for i in range(64)]
+    for request, limit in zip(requests, seconds, strict=True):
+        deadlines.add(request, TOTAL, limit)
+    for i in ended:
+        h.scheduler.abort(requests[i].rid)
+    deadlines.add(h.add("last", PROMPT, max_new_tokens=1), TOTAL, 1000.0)
+    left = sorted(limit for limit in seconds if limit > 40)
+    for limit in [*left, 1000.0]:
+        assert deadlines.next == limit
+        (over,) = deadlines.overdue(limit, 1.0)
+        assert over[0].arrived + limit == limit
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), True, "5"])
