@@ -251,19 +251,86 @@ def test_a_place_given_up_is_not_taken_by_one_less_urgent(urgent):
     h.run()
 
 
-def test_one_whose_prefix_others_use_may_give_way_for_too_little(urgent):
-    """Both wait then, and nothing is lost."""
-    h = urgent(capacity=100, context_len=99)
-    stem = [1] * 50
-    h.add("keeps", [*stem, 2], max_new_tokens=12, priority=5, ignore_eos=True)
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_shared_prefix_comes_free_once_all_who_hold_it_give_way(urgent, overlap, shared):
+    """Case SC-06: one of them alone would give way in vain."""
+    h = urgent(capacity=300, context_len=220, overlap=overlap)
+    stems = [[1] * 100] * 2 if shared else [[1] * 60, [2] * 60]
+    h.add("first", stems[0], max_new_tokens=1)
+    h.run()
+    lows = [h.add(f"low{i}", [*stem, 3 + i], max_new_tokens=60, ignore_eos=True)
+            for i, stem in enumerate(stems)]  # fmt: skip
+    for _ in range(5):
+        h.step()
+    high = h.add("high", [9] * 150, max_new_tokens=12, priority=1, ignore_eos=True)
     h.step()
-    low = h.add("low", [*stem, 3], max_new_tokens=10, ignore_eos=True)
+    h.step()
+    assert high.status is Status.RUNNING
+    assert [low.preemptions for low in lows] == [int(shared), 1]
+    out = h.run()
+    assert [len(out[r].token_ids) for r in ("high", "low0", "low1")] == [12, 60, 60]
+    assert [low.preemptions for low in lows] == [int(shared), 1], "nobody twice"
+
+
+def test_nobody_gives_way_for_a_prefix_that_one_who_stays_holds_too(urgent, overlap):
+    h = urgent(capacity=100, context_len=99, overlap=overlap)
+    stem = [1] * 50
+    keeps = h.add("keeps", [*stem, 2], max_new_tokens=12, priority=5, ignore_eos=True)
+    h.step()
+    h.step()
+    low = h.add("low", [*stem, 3], max_new_tokens=25, ignore_eos=True)
     h.step()
     high = h.add("high", [4] * 45, max_new_tokens=5, priority=5, ignore_eos=True)
+    while keeps.status is not Status.FINISHED:
+        h.step()
+        assert keeps.status is Status.FINISHED or not low.preemptions
     h.step()
-    assert (low.preemptions, high.status) == (1, Status.WAITING)
+    h.step()
+    assert (low.preemptions, high.status) == (1, Status.RUNNING), "now it suffices"
     out = h.run()
-    assert [len(out[r].token_ids) for r in ("keeps", "low", "high")] == [12, 10, 5]
+    assert [len(out[r].token_ids) for r in ("keeps", "low", "high")] == [12, 25, 5]
+
+
+def test_what_a_victim_alone_holds_counts_though_its_prefix_does_not(urgent, overlap):
+    h = urgent(capacity=100, context_len=99, overlap=overlap)
+    stem = [1] * 30
+    h.add("keeps", [*stem, 2], max_new_tokens=12, priority=5, ignore_eos=True)
+    h.step()
+    h.step()
+    low = h.add("low", [*stem, *[3] * 20], max_new_tokens=25, ignore_eos=True)
+    h.step()
+    high = h.add("high", [4] * 40, max_new_tokens=5, priority=5, ignore_eos=True)
+    h.step()
+    h.step()
+    assert (low.preemptions, high.status) == (1, Status.RUNNING)
+    h.run()
+
+
+@pytest.mark.parametrize(("prompt", "gives_way"), [(42, True), (43, False)])
+def test_a_prefix_that_the_urgent_one_needs_too_does_not_come_free(urgent, prompt, gives_way):
+    """It lacks a place, and of the memory 155 - 41 - 9 remain beside the equal one's."""
+    h = urgent(capacity=155, context_len=150, max_running_requests=2)
+    stem = [1] * 50
+    h.add("equal", [2] * 41, max_new_tokens=10, priority=5, ignore_eos=True)
+    low = h.add("low", [*stem, 3], max_new_tokens=30, ignore_eos=True)
+    h.step()
+    h.add("high", [*stem, *[4] * prompt], max_new_tokens=12, priority=5, ignore_eos=True)
+    h.step()
+    assert bool(low.preemptions) == gives_way
+    h.run()
+
+
+def test_one_whose_prompt_has_just_been_computed_gives_way_in_the_next_step(urgent, overlap):
+    """Nobody came or left meanwhile."""
+    h = urgent(capacity=100, context_len=99, chunked_prefill_size=16, overlap=overlap)
+    low = h.add("low", [1] * 50, max_new_tokens=40, ignore_eos=True)
+    h.step()
+    high = h.add("high", [2] * 60, max_new_tokens=5, priority=1, ignore_eos=True)
+    h.step_until(lambda: low.status is Status.RUNNING)
+    for _ in range(3):
+        h.step()
+    assert (low.preemptions, high.status) == (1, Status.PREFILL)
+    h.run()
 
 
 def test_when_memory_runs_out_the_least_urgent_gives_way(harness, never_ends):
@@ -311,10 +378,11 @@ ARRIVAL = st.tuples(
     capacity=st.sampled_from([128, 240]),
     page_size=st.sampled_from([1, 16]),
     chunk=st.sampled_from([None, 16]),
+    stem=st.sampled_from([0, 40]),
 )
 def test_who_gives_way_is_less_urgent_and_gets_its_output_all_the_same(
     harness, output_alone, any_script, arrivals, threshold, overlap, running, capacity, page_size,
-    chunk,
+    chunk, stem,
 ):  # fmt: skip
     h = harness(
         enable_priority_scheduling=True,
@@ -332,8 +400,15 @@ def test_who_gives_way_is_less_urgent_and_gets_its_output_all_the_same(
     for i, (steps, priority, prompt, new) in enumerate(arrivals):
         for _ in range(steps):
             h.step()
-        tokens = [1 + (i * 7 + k) % 40 for k in range(prompt)]
+        own = stem if i % 2 else 0
+        tokens = [1 + ((k >= own) * i * 7 + k) % 40 for k in range(prompt)]
         requests.append(h.add(f"r{i}", tokens, max_new_tokens=new, priority=priority))
+    while not h.loop.idle:
+        gone = sum(request.preemptions for request in requests)
+        waited = [request for request in requests if request.status is Status.WAITING]
+        h.step()
+        if sum(request.preemptions for request in requests) > gone:
+            assert any(r.status is not Status.WAITING for r in waited), "it was in vain"
     out = h.run()
     for request in requests:
         tokens = request.prompt_ids.tolist()

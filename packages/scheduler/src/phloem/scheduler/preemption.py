@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
+from phloem.mem_pool import CacheManager, Lease, Slots
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.request import Request
 from phloem.scheduler.table import RUNNING, RequestTable, Rows
@@ -21,10 +22,12 @@ class Preemption:
 
     The least urgent gives way first, and of equals the one that was let in last. Equal priorities
     never take from each other, so nobody is thrown out by one who was thrown out for it. Nobody
-    gives way unless that suffices, while its prompt is being computed, or while a step in flight
-    uses its slots.
+    gives way while its prompt is being computed, while a step in flight uses its slots, or unless
+    all who do suffice together. A prefix counts only once everybody who holds it gives way; what is
+    being copied to a tier below counts too, though it comes free only after the copy.
 
     Args:
+        manager: of their memory.
         table: of the requests that hold memory.
         threshold: 0 or more.
         growth: tokens that requests in some rows are expected to take yet, which come free too.
@@ -37,12 +40,14 @@ class Preemption:
 
     def __init__(
         self,
+        manager: CacheManager,
         table: RequestTable,
         threshold: int,
         growth: Callable[[Rows], float],
         take_back: Callable[[Request], None],
     ) -> None:
         self.must_drain = False
+        self._manager = manager
         self._table = table
         self._threshold = threshold
         self._growth = growth
@@ -62,7 +67,12 @@ class Preemption:
         return highest - int(self._table.priority[held].min()) > self._threshold
 
     def make_way(
-        self, request: Request, places: int, tokens: float, spared: Collection[Request]
+        self,
+        request: Request,
+        places: int,
+        cached: int,
+        required: int,
+        spared: Collection[Request],
     ) -> bool:
         """Let as many give way as it takes for `request`; False if that is not possible, or not
         yet (`must_drain`).
@@ -70,27 +80,18 @@ class Preemption:
         Args:
             request: who waits.
             places: of running requests that it lacks.
-            tokens: memory that it lacks.
+            cached: tokens of it that are cached.
+            required: tokens that it needs, these among them, beyond those reserved for others.
             spared: who must not give way, because this step computes something for them.
         """
-        if places <= 0 and tokens <= 0:
-            return False
-        victims = []
-        for victim in self._victims(request, spared):
-            victims.append(victim)
-            places -= 1
-            tokens -= self._gain(victim)
-            if places <= 0 and tokens <= 0:
-                break
-        else:
-            return False
+        victims = self._enough(request, places, cached, required, self._victims(request, spared))
         if any(victim.in_flight for victim in victims):
             self.must_drain = True
             return False
         for victim in victims:
             victim.preemptions += 1
             self._take_back(victim)
-        return True
+        return bool(victims)
 
     def _victims(self, request: Request, spared: Collection[Request]) -> list[Request]:
         table, held = self._table, self._table.held
@@ -99,8 +100,67 @@ class Preemption:
         latest_first = reversed(table.requests(rows))
         return sorted((r for r in latest_first if r not in spared), key=lambda r: r.priority)
 
-    def _gain(self, victim: Request) -> float:
-        """Tokens that come free or become evictable; fewer do, where its prefix is shared."""
-        lease = victim.lease
-        assert lease is not None, f"{victim.rid} is running without a lease"
-        return lease.allocated + self._growth(np.array([lease.row]))
+    def _enough(
+        self, request: Request, places: int, cached: int, required: int, victims: list[Request]
+    ) -> list[Request]:
+        """As many of the first victims as suffice; nobody if all do not, or nothing is lacking."""
+        if not victims:
+            return []
+        available, staying = self._manager.available, self._table.held
+        holders = _Holders(self._manager)
+        # It holds these too once it is let in, whoever gives way; they are not evictable now.
+        shared = self._held_prefix(request, cached)
+        holders.hold(shared)
+        required -= len(shared)
+        if places <= 0 and required <= available - self._growth(staying):
+            return []
+        for count, victim in enumerate(victims, 1):
+            lease = victim.lease
+            assert lease is not None, f"{victim.rid} is running without a lease"
+            available += holders.leave(lease)
+            staying = staying[staying != lease.row]
+            if count >= places and required <= available - self._growth(staying):
+                return victims[:count]
+        return []
+
+    def _held_prefix(self, request: Request, cached: int) -> Slots:
+        """The slots of what is cached of a request that somebody who runs holds."""
+        manager, table = self._manager, self._table
+        tokens, longest, holder = request.tokens, 0, 0
+        for other in table.requests(table.held):
+            lease = other.lease
+            if lease is None or lease.namespace != request.namespace:
+                continue
+            length = min(lease.protected, cached)
+            if length > longest:
+                same = table.token_ids[lease.row, :length] == tokens[:length]
+                length = length if same.all() else int(same.argmin())
+                if length > longest:
+                    longest, holder = length, lease.row
+        return manager.rows.table[holder, : longest - longest % manager.page_size]
+
+
+class _Holders:
+    """How many hold each slot of the tree, to tell what comes free when some of them leave."""
+
+    def __init__(self, manager: CacheManager) -> None:
+        self._table = manager.rows.table
+        self._page_size = manager.page_size
+        self._count = np.zeros(manager.slots.num_slots, np.int32)
+        for lease in manager.open_leases:
+            self.hold(self._prefix(lease))
+
+    def hold(self, slots: Slots) -> None:
+        """One more holds these slots, which differ from each other."""
+        self._count[slots] += 1
+
+    def leave(self, lease: Lease) -> int:
+        """Tokens that come free or become evictable when a lease, too, is closed."""
+        prefix = self._prefix(lease)
+        self._count[prefix] -= 1
+        pages = -(-lease.allocated // self._page_size)
+        own = pages * self._page_size - len(prefix)
+        return own + len(prefix) - int(np.count_nonzero(self._count[prefix]))
+
+    def _prefix(self, lease: Lease) -> Slots:
+        return self._table[lease.row, : lease.protected]

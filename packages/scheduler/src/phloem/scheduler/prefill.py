@@ -76,7 +76,9 @@ class PrefillPlanner:
         self._blocked: _Blocked | None = None
         threshold = config.priority_preemption_threshold
         self._preemption = (
-            None if threshold is None else Preemption(table, threshold, self._growth, take_back)
+            None
+            if threshold is None
+            else Preemption(manager, table, threshold, self._growth, take_back)
         )
 
     @property
@@ -156,7 +158,7 @@ class PrefillPlanner:
                     break
                 continue
             row = self._try_admit(request, active, budget, reserved, waiting)
-            if row is None and self._make_way(request, active, reserved, rows):
+            if row is None and self._make_way(request, active, budget, rows, waiting):
                 preempted = True
                 reserved = self._growth(self._table.held)
                 row = self._try_admit(request, active, budget, reserved, waiting)
@@ -171,8 +173,10 @@ class PrefillPlanner:
             if request.status is Status.PREFILL or preempted:
                 break  # the order is of before somebody gave way
             reserved += self._growth(np.array([row.lease.row]))
-        if held_back or self.must_drain:
-            self._blocked = None  # another may be the next to try, or the same at once
+        if held_back or self.must_drain or (rows and self._preemption is not None):
+            # Another may be the next to try, or the same at once; or who is spared in this step
+            # may give way in the next.
+            self._blocked = None
         waiting.passes += len(rows) > before
 
     def _still_blocked(self, waiting: WaitingQueue, reserved: float) -> bool:
@@ -190,31 +194,36 @@ class PrefillPlanner:
         self,
         request: Request,
         active: dict[str, Request],
-        reserved: float,
+        budget: PrefillBudget,
         rows: Sequence[BatchRow],
+        waiting: WaitingQueue,
     ) -> bool:
         """Whether less urgent requests have just given way to one that did not get in."""
         if self._preemption is None:
             return False
         full = self._is_full(active)
-        if not full and self._blocked is None:
+        cached = self._order.outlook.cached(request)
+        if not budget.take(cached, request.num_tokens) or (not full and self._blocked is None):
             return False  # this step's budget is used up
-        # As far as it was not tried, with its cached prefix, which is evictable until it has it.
-        required = self._blocked.required if self._blocked else self._most_required(request)
-        short = required - (self._manager.available - reserved)
+        needed = tokens_needed(
+            request.num_tokens - cached, self._new_tokens(request), self._manager.page_size
+        )
+        required = cached + needed
         spared = [row.request for row in rows]
-        return self._preemption.make_way(request, int(full), short, spared)
+        if self._preemption.make_way(request, int(full), cached, required, spared):
+            return True
+        if full:  # it was not tried
+            self._blocked = self._blocked_by(waiting, required)
+        return False
+
+    def _blocked_by(self, waiting: WaitingQueue, required: int) -> _Blocked:
+        return _Blocked(waiting.version, self._manager.published, self._table.epoch, required)
 
     def _is_full(self, active: dict[str, Request]) -> bool:
         return len(active) >= self._config.max_running_requests or not self._manager.rows.available
 
     def _new_tokens(self, request: Request) -> int:
         return min(request.new_tokens_left, self._config.clip_max_new_tokens)
-
-    def _most_required(self, request: Request) -> int:
-        cached = self._order.outlook.cached(request)
-        extend = request.num_tokens - cached
-        return cached + tokens_needed(extend, self._new_tokens(request), self._manager.page_size)
 
     def _try_admit(
         self,
@@ -244,9 +253,7 @@ class PrefillPlanner:
         if not fits or not taken or not self._manager.extend(lease, taken):
             self._manager.close(lease, None)
             if not fits:
-                self._blocked = _Blocked(
-                    waiting.version, self._manager.published, self._table.epoch, required
-                )
+                self._blocked = self._blocked_by(waiting, required)
             return None
         self._mark_admitted(request, lease)
         return self._row(request, lease, taken, budget)
