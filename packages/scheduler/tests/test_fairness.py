@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -56,11 +59,13 @@ def test_who_is_passed_over_loses_only_that_turn(fair):
 
 def test_output_counts_as_it_comes(fair):
     running = request("a1")
-    fair = FairShare(lambda: [running])
-    fair.let_in(running, 4)
+    runs = []
+    fair = FairShare(lambda: runs)
+    order = [running, request("a2"), request("b1")]
+    take(fair, order, 1, computed=4)
+    runs.append(running)
     for _ in range(5):
         running.append(1)
-    order = [request("a2"), request("b1")]
     assert take(fair, order, 2) == ["b1", "a2"]
     running.append(1)
     fair.charge_output(running)
@@ -100,12 +105,88 @@ def test_a_retracted_request_goes_first_and_is_not_charged_for_its_prompt_again(
     assert fair.served("a") == 10
 
 
-def test_tenants_that_are_gone_are_forgotten_once_they_have_no_debt(fair):
-    for i in range(3000):
-        order = [Request(f"r{i}", np.ones(3, np.int32), SamplingParams(), 1, 0, 0.0, tenant=i)]
-        order.append(request("a"))
+def one_off(tenant, prompt=3):
+    return Request(
+        f"r{tenant}", np.ones(prompt, np.int32), SamplingParams(), 1, 0, 0.0, tenant=tenant
+    )
+
+
+def test_who_was_alone_is_not_behind_a_newcomer(fair):
+    for i in range(60):
+        take(fair, [request(f"a{i}")], 1)
+        take(fair, [one_off(i)], 1, computed=3)
+    order = [request(f"{tenant}{i}") for i in range(20) for tenant in "ac"]
+    turns = take(fair, order, 12)
+    assert sum(rid[0] == "c" for rid in turns) in (6, 7)
+
+
+def test_a_newcomer_starts_where_he_was_who_was_let_in_last_if_nobody_else_waits(fair):
+    take(fair, [request("a1")], 1, computed=100)
+    take(fair, [request("c1")], 1, computed=7)
+    assert fair.served("c") == 107
+    take(fair, [request("b1")], 0)
+    assert fair.served("b") == 107
+
+
+def test_who_was_let_in_has_not_waited_since_even_if_the_next_look_finds_him_again(fair):
+    take(fair, [request("z1")], 1, computed=1)
+    order = [request("a1"), request("b1")]
+    assert take(fair, order, 1, computed=100) == ["a1"]
+    assert take(fair, order, 1, computed=50) == ["b1"]  # from 1 to 51
+    assert take(fair, [request("b2"), request("c1")], 0) == []
+    assert (fair.served("b"), fair.served("c")) == (51, 51)
+    take(fair, [request("a2")], 1, computed=1000)
+    take(fair, [request("b3"), request("d1")], 0)
+    assert fair.served("d") == 1101
+
+
+def test_who_is_passed_over_keeps_what_he_is_owed_but_newcomers_start_where_turns_are(fair):
+    owed = request("o1")
+    for i in range(20):
+        order = [owed, request(f"a{i}"), request(f"b{i}")]
+        for each in fair.turns(order):
+            if each is not owed:
+                fair.let_in(each, 10)
+    take(fair, [owed, request("c1")], 0)
+    assert fair.served("o") == 0
+    assert fair.served("c") >= fair.served("a") - 10
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_tenants_that_are_gone_are_forgotten_once_they_have_no_debt(fair, busy):
+    for i in range(5000):
+        take(fair, [one_off(i), *([request("a")] if busy else [])], 2)
+    assert len(fair._counters) <= 2 * 1024 + 3
+
+
+def test_a_tenant_with_a_debt_is_remembered_and_those_without_are_not(fair):
+    order = [one_off("debtor"), *(request("a") for _ in range(2501))]
+    take(fair, order, 1, computed=10**6)
+    for i in range(2500):
+        order.append(one_off(i))
         take(fair, order, 2)
-    assert len(fair._counters) < 2000
+    assert len(fair._counters) < 2400, "some were forgotten"
+    assert fair.served("debtor") == 10**6
+
+
+def test_of_more_debts_than_are_remembered_the_oldest_are_forgotten(fair):
+    stuck = request("a1")
+    for i in range(5000):
+        for each in fair.turns([stuck, one_off(i)]):
+            if each is not stuck:
+                fair.let_in(each, 5000 - i)
+    assert len(fair._counters) <= 2 * 1024 + 3
+    assert fair.served(4000) > fair.served(0)
+    assert fair.served("a") == 0, "who waits is never forgotten"
+
+
+def test_who_runs_is_not_forgotten_while_others_come_and_go():
+    running = request("r1")
+    fair = FairShare(lambda: [running])
+    fair.let_in(running, 10)
+    for i in range(5000):
+        take(fair, [one_off(i)], 1, computed=100)
+    assert fair._counters["r"] == 10
 
 
 def test_one_heavy_tenant_cannot_starve_another(harness, overlap):
@@ -183,3 +264,86 @@ def test_what_two_busy_tenants_get_differs_by_no_more_than_the_bound(
         h.step()
         assert abs(served("heavy") - served("light")) <= longest + OUTPUT_WEIGHT * output
     h.run()
+
+
+class Server:
+    """Lets requests in by turns, and gives each that runs a token in each step."""
+
+    def __init__(self, places):
+        self.places = places
+        self.waiting, self.running = [], []
+        self.fair = FairShare(lambda: self.running)
+        self.served = Counter()
+
+    def add(self, tenant, prompt, new):
+        prompt_ids = np.ones(prompt, np.int32)
+        self.waiting.append(Request("r", prompt_ids, SamplingParams(), new, 0, 0.0, tenant=tenant))
+
+    def step(self):
+        for each in list(self.running):
+            each.append(1)
+            self.served[each.tenant] += OUTPUT_WEIGHT
+            if each.num_output == each.max_new_tokens:
+                self.running.remove(each)
+                self.fair.charge_output(each)
+        if self.waiting and len(self.running) < self.places:
+            for each in self.fair.turns(list(self.waiting)):
+                self.fair.let_in(each, each.num_prompt)
+                self.served[each.tenant] += each.num_prompt
+                self.waiting.remove(each)
+                self.running.append(each)
+                if len(self.running) == self.places:
+                    break
+
+
+PHASES = st.lists(
+    st.tuples(
+        st.sampled_from(["alone", "alone, between others", "two"]),
+        st.permutations("abc"),
+        st.integers(1, 12),
+        st.integers(1, 40),
+        st.integers(1, 12),
+        st.integers(0, 100),
+    ),
+    min_size=2,
+    max_size=8,
+)
+"""Who comes, how often, with which prompt and output, and how many steps until the next."""
+
+
+@settings(max_examples=200, deadline=None)
+@given(phases=PHASES, places=st.integers(1, 3))
+def test_tenants_that_come_go_and_run_alone_get_alike_while_both_wait(phases, places):
+    server = Server(places)
+    bound = 40 + OUTPUT_WEIGHT * 12 * places
+    behind = {}
+
+    def step():
+        server.step()
+        waiting = sorted({each.tenant for each in server.waiting} & set("abc"))
+        pairs = {
+            pair: server.served[pair[0]] - server.served[pair[1]]
+            for pair in combinations(waiting, 2)
+        }
+        for pair in behind.keys() - pairs.keys():
+            del behind[pair]
+        for pair, difference in pairs.items():
+            assert abs(difference - behind.setdefault(pair, difference)) <= 2 * bound
+
+    def drain():
+        while server.waiting or server.running:
+            step()
+
+    for i, (kind, (first, second, _), count, prompt, new, steps) in enumerate(phases):
+        for k in range(count):
+            server.add(first, prompt, new)
+            if kind == "two":
+                server.add(second, 41 - prompt, 13 - new)
+                continue
+            drain()
+            if kind == "alone, between others":
+                server.add(f"one-off {i} {k}", 1, 1)
+                drain()
+        for _ in range(steps):
+            step()
+    drain()
