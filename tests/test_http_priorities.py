@@ -101,9 +101,28 @@ def test_a_priority_that_would_be_ignored_is_a_400(plain, path):
     assert plain.http.post(path, json=prompt | {"priority": 0}).status_code == 200
 
 
-def test_tenants_are_taken_from_the_field_or_the_key(urgent):
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate"])
+def test_tenants_are_taken_from_the_key_or_else_the_field(urgent, path):
     body = SHORT | {"prompt": "x"}
-    assert urgent.http.post("/v1/completions", json=body | {"tenant": "a"}).status_code == 200
+    if path == "/v1/chat/completions":
+        body = SHORT | {"messages": [{"role": "user", "content": "x"}]}
+    elif path == "/generate":
+        body = {"text": "x", "sampling_params": {"max_new_tokens": 3}}
+
+    def ask(headers=None, **fields):
+        return urgent.http.post(path, json=body | fields, headers=headers)
+
     key = {"Authorization": "Bearer secret"}
-    assert urgent.http.post("/v1/completions", json=body, headers=key).status_code == 200
-    assert urgent.http.post("/v1/completions", json=body | {"tenant": 5}).status_code == 400
+    assert ask(tenant="a").status_code == 200
+    assert ask(key).status_code == 200
+    assert ask(key, tenant=None).status_code == 200
+    assert ask(tenant=5).status_code == 400
+    both = ask(key, tenant="a")
+    assert both.status_code == 400
+    assert both.json()["error"]["param"] == "tenant"
+    assert "leave it out" in both.text
+    assert ask(key, tenant="").status_code == 400
+    assert ask(tenant="a" * 256).status_code == 200
+    long = ask(tenant="a" * 257)
+    assert long.status_code == 400
+    assert "tenant has 257 characters" in long.text

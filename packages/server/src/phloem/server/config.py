@@ -150,7 +150,7 @@ class ServerArgs:
     )
     enable_tenant_fairness: bool = option(
         False,
-        "tenants (API keys, or the field tenant) that wait are served alike",
+        "tenants (API keys; without one, the field tenant) that wait are served alike",
         group=SCHEDULING,
     )
     schedule_conservativeness: float = option(

@@ -23,6 +23,7 @@ from phloem.server.http.logprobs import CompletionLogprobs, TokenNames
 from phloem.server.http.protocol import (
     DEFAULT_COMPLETION_TOKENS,
     MAX_SEQUENCES,
+    MAX_TENANT_CHARACTERS,
     ChatRequest,
     CompletionRequest,
     GenerateRequest,
@@ -223,9 +224,25 @@ def to_request(
 
 
 def tell_tenant(asked: OpenAIRequest | GenerateRequest, authorization: str | None) -> None:
-    """Name the API key as the tenant, unless the request names one; what is kept is its hash."""
-    if asked.tenant is None and authorization:
+    """Name the API key as the tenant, where there is one; what is kept is its hash.
+
+    Raises:
+        ApiError: the request names another, which would give one key many shares, or its name is
+            too long.
+    """
+    tenant = asked.tenant
+    if authorization:
+        if tenant is not None:
+            raise ApiError(
+                "tenant is given beside an API key, which tells the tenant itself: leave it out",
+                param="tenant",
+            )
         asked.tenant = hashlib.sha256(authorization.encode()).hexdigest()[:16]
+    elif tenant is not None and len(tenant) > MAX_TENANT_CHARACTERS:
+        raise ApiError(
+            f"tenant has {len(tenant)} characters and may have {MAX_TENANT_CHARACTERS}: shorten it",
+            param="tenant",
+        )
 
 
 def _choice(

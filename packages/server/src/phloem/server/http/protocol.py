@@ -16,6 +16,7 @@ DEFAULT_COMPLETION_TOKENS = 16
 
 MAX_SEQUENCES = 4096
 """Prompts times `n` in one request."""
+MAX_TENANT_CHARACTERS = 256
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -56,7 +57,8 @@ class OpenAIRequest(msgspec.Struct, kw_only=True):
     priority: int | None = None
     """How urgent it is, where the server schedules by priority."""
     tenant: str | None = None
-    """For whom it is, where tenants are served fairly; else the API key tells, or the salt."""
+    """For whom it is, where tenants are served fairly; only without an API key, which tells itself.
+    Without either the salt does."""
 
 
 class ChatRequest(OpenAIRequest, kw_only=True):
