@@ -180,6 +180,24 @@ def test_of_more_debts_than_are_remembered_the_oldest_are_forgotten(fair):
     assert fair.served("a") == 0, "who waits is never forgotten"
 
 
+def test_who_waits_is_not_forgotten_while_others_come_and_go(fair):
+    owed = request("o1")
+    for i in range(3000):
+        for each in fair.turns([owed, request("b1"), one_off(i)]):
+            if each is not owed:
+                fair.let_in(each, 10)
+    assert len(fair._counters) < 3000
+    assert fair.served("o") == 0 < fair.served("someone new")
+
+
+def test_who_left_the_queue_before_others_is_a_newcomer_at_the_next_look(fair):
+    costs = {"a": 3, "b": 100}
+    for each in fair.turns([request("a1"), request("b1")]):
+        fair.let_in(each, costs[each.tenant])
+    take(fair, [request("a2"), request("c1")], 0)
+    assert fair.served("a") == fair.served("c") == 100
+
+
 def test_who_runs_is_not_forgotten_while_others_come_and_go():
     running = request("r1")
     fair = FairShare(lambda: [running])
