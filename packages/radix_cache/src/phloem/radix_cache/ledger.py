@@ -42,7 +42,7 @@ class Ledger:
         parent.children += 1
         self.leaves.discard(parent)
         self.leaves.add(copy)
-        self._shift(node.length)
+        self._account(node.length)
 
     def remove(self, copy: Copy) -> Any:
         """Take an unlocked copy without copies below it out; returns its values."""
@@ -54,17 +54,14 @@ class Ledger:
         parent.children -= 1
         if not parent.children and not parent.locks and parent.parent is not None:
             self.leaves.add(parent)
-        evictable, protected = self.counts
-        self.counts = (evictable - node.length, protected)
+        self._account(-node.length)
         return gone
 
     def trim(self, copy: Copy, keep: int) -> Any:
         """Let the values past the first `keep` go, before the node's tokens do."""
-        length = copy.node.length
         kept, gone = self.cut(copy.node, keep)
         copy.values = kept
-        evictable, protected = self.counts
-        self.counts = (evictable - (length - keep), protected)
+        self._account(keep - copy.node.length)
         return gone
 
     def cut(self, node: Node, tokens: int) -> tuple[Any, Any]:
@@ -101,8 +98,7 @@ class Ledger:
             here = parent
         if gained:
             gained //= TOKEN_BYTES
-            evictable, protected = self.counts
-            self.counts = (evictable - gained, protected + gained)
+            self._account(-gained, gained)
 
     def unlock(self, copy: Copy) -> None:
         """Take one lock back."""
@@ -117,8 +113,7 @@ class Ledger:
             here = parent
         if lost:
             lost //= TOKEN_BYTES
-            evictable, protected = self.counts
-            self.counts = (evictable + lost, protected - lost)
+            self._account(lost, -lost)
 
     def path(self, copy: Copy, start: int = 0) -> list[Copy]:
         """The copies from position `start`, where one begins, down to `copy`."""
@@ -134,6 +129,5 @@ class Ledger:
         """The values of the tokens from `start` to the end of `copy`, joined."""
         return self.adapter.join([each.values for each in self.path(copy, start)])
 
-    def _shift(self, gained: int) -> None:
-        evictable, protected = self.counts
-        self.counts = (evictable + gained, protected)
+    def _account(self, evictable: int, protected: int = 0) -> None:
+        self.counts = (self.counts[0] + evictable, self.counts[1] + protected)

@@ -35,6 +35,12 @@ _COLUMNS = {
 }
 
 
+_API_KEY = click.option("--api-key", envvar="OPENAI_API_KEY", help="For a server that wants one.")
+_MODEL = click.option(
+    "--model", help="What the API calls the model.  [default: the first it serves]"
+)
+
+
 @click.group("bench")
 def command() -> None:
     """Measure a running server under load."""
@@ -48,8 +54,8 @@ def command() -> None:
     show_default=True,
     help="The server, Phloem's or any with the OpenAI API.",
 )
-@click.option("--api-key", envvar="OPENAI_API_KEY", help="For a server that wants one.")
-@click.option("--model", help="What the API calls the model.  [default: the first it serves]")
+@_API_KEY
+@_MODEL
 @click.option(
     "--tokenizer",
     metavar="NAME|PATH",
@@ -136,8 +142,8 @@ def serving(base_url: str, output: IO[str] | None, **options: Any) -> None:
     help="The server, Phloem's or any with the OpenAI API that counts cached tokens.",
 )
 @click.option("--start", metavar="MODEL", help="Start a server with this model, and probe that.")
-@click.option("--api-key", envvar="OPENAI_API_KEY", help="For a server that wants one.")
-@click.option("--model", help="What the API calls the model.  [default: the first it serves]")
+@_API_KEY
+@_MODEL
 @click.option(
     "--tokenizer",
     metavar="NAME|PATH",
