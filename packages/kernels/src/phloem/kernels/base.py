@@ -8,8 +8,9 @@ device data torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,82 @@ from torch import Tensor
 
 PreparedLinear = Any
 """A backend's own form of a weight matrix and its bias: packed, quantized, or as it was."""
+
+
+PreparedEmbedding = Any
+"""A backend's own form of the table of token embeddings."""
+
+LinearForm: TypeAlias = Literal["float", "int8", "int4"]
+"""How a float weight is kept: as it is, or in blocks of 32 inputs like GGUF's Q8_0 or Q4_1."""
+
+BlockFormat: TypeAlias = Literal["q4_0", "q4_1", "q8_0"]
+"""GGUF's block formats that are computed in as they are."""
+
+BLOCK_BYTES: Mapping[str, int] = {"q4_0": 18, "q4_1": 20, "q8_0": 34}
+"""Bytes of a block of `BLOCK_SIZE` inputs."""
+BLOCK_SIZE = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockWeight:
+    """A weight `[out, in]` in quantized blocks, byte for byte as a GGUF file keeps it.
+
+    A q8_0 block is a float16 d and 32 int8 q, for the values `d * q`; a q4_1 block float16 d and m,
+    then 16 bytes of which byte i has q_i in its low and q_(i + 16) in its high half, for
+    `d * q + m`; a q4_0 block the same without m, for `d * (q - 8)`.
+
+    Raises:
+        ValueError: if the format is unknown or rows are not whole blocks.
+    """
+
+    format: BlockFormat
+    blocks: npt.NDArray[np.uint8]
+    """[out, in / 32 * bytes of a block]"""
+
+    def __post_init__(self) -> None:
+        if self.format not in BLOCK_BYTES:
+            raise ValueError(
+                f"block format {self.format!r} is unknown: known are {', '.join(BLOCK_BYTES)}"
+            )
+        if self.blocks.ndim != 2 or self.blocks.shape[1] % BLOCK_BYTES[self.format]:
+            raise ValueError(
+                f"a {self.format} weight of the shape {self.blocks.shape} has no whole blocks: "
+                f"rows must be multiples of {BLOCK_BYTES[self.format]} bytes"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        return len(self.blocks), self.blocks.shape[1] // BLOCK_BYTES[self.format] * BLOCK_SIZE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecoderLayer:
+    """One layer of the Llama family: norms `[hidden]` and prepared linears."""
+
+    input_norm: Tensor
+    qkv: PreparedLinear
+    """Query, key and value projections, one below the other."""
+    output: PreparedLinear
+    mlp_norm: Tensor
+    gate_up: PreparedLinear
+    """The gate's rows, then the up projection's."""
+    down: PreparedLinear
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecoderSpec:
+    """The layers of a decoder-only transformer of the Llama family, its embedding and its head."""
+
+    attention: AttentionSpec
+    embedding: PreparedEmbedding
+    layers: tuple[DecoderLayer, ...]
+    norm: Tensor
+    """[hidden] before the head."""
+    head: PreparedLinear
+    rms_norm_eps: float
+    frequencies: Tensor
+    """[D / 2] float32, from `rotary.inverse_frequencies`."""
 
 
 class NormResult(NamedTuple):
@@ -130,6 +207,54 @@ class AttentionPlan(Protocol):
         ...
 
 
+class KVCache(Protocol):
+    """K and V of every layer (`phloem.mem_pool.kv.KVPool` is one)."""
+
+    def layer(self, index: int, /) -> KVLayer:
+        """One layer, asked for in each step before it is used."""
+        ...
+
+
+class GreedyTokens(NamedTuple):
+    """The likeliest tokens of n positions."""
+
+    ids: Tensor
+    """[n] int64"""
+    finite: Tensor
+    """[n] bool, whether all logits of the row are finite; else the id says nothing."""
+
+
+class Decoder(Protocol):
+    """All layers of a model, ready to run. A backend may do a step in one call."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        out_slots: Tensor,
+        attention: AttentionPlan,
+        kv: KVCache,
+    ) -> Tensor:
+        """Run a step's tokens through the layers, storing their K and V in `kv`.
+
+        `input_ids`, `positions` and `out_slots` are `[T]` int64, `attention` is this backend's plan
+        for them. Returns the hidden states `[T, hidden]` before the final norm. They may be
+        overwritten by the next call.
+        """
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final norm and head of hidden states `[n, hidden]`: logits `[n, V]` float32."""
+        ...
+
+    def greedy(self, hidden: Tensor) -> GreedyTokens:
+        """The ids of the largest `logits` of hidden states `[n, hidden]`, on ties the lowest.
+
+        The same as looking for them in `logits(hidden)`, which need not be made for it.
+        """
+        ...
+
+
 class Ops(Protocol):
     """The op table. Stateless; activations are float32 or bfloat16 of one device."""
 
@@ -170,15 +295,46 @@ class Ops(Protocol):
         """`silu(gate) * up` for `gate_up` `[T, 2F]`, the gate being the first half: `[T, F]`."""
         ...
 
-    def prepare_linear(self, weight: Tensor, bias: Tensor | None = None) -> PreparedLinear:
+    def prepare_linear(
+        self,
+        weight: Tensor | BlockWeight,
+        bias: Tensor | None = None,
+        form: LinearForm = "float",
+    ) -> PreparedLinear:
         """Bring `weight` `[out, in]` and `bias` `[out]` into the form that `linear` takes.
 
-        The result may or may not share memory with `weight`: drop the original, and change neither.
+        `form` says how a float weight is kept; blocks stay as they are. The result may or may not
+        share memory with `weight`: drop the original, and change neither.
+
+        Raises:
+            ValueError: if this backend has no such form.
         """
         ...
 
+    def prepare_embedding(
+        self, weight: Tensor | BlockWeight, form: LinearForm = "float"
+    ) -> PreparedEmbedding:
+        """Bring a table of embeddings `[V, hidden]` into the form that `embed` takes."""
+        ...
+
+    def tied_head(self, embedding: PreparedEmbedding) -> PreparedLinear:
+        """The linear whose weight is this table."""
+        ...
+
+    def embed(self, ids: Tensor, embedding: PreparedEmbedding) -> Tensor:
+        """The rows of `ids` `[T]` int64: `[T, hidden]`."""
+        ...
+
+    def decoder(self, spec: DecoderSpec) -> Decoder:
+        """Put a model together. `phloem.kernels.decoder` does it from the ops of this table."""
+        ...
+
     def linear(self, x: Tensor, prepared: PreparedLinear) -> Tensor:
-        """`x @ weight.T + bias` for `x` `[T, in]`; returns `[T, out]` in the dtype of `x`."""
+        """`x @ weight.T + bias` for `x` `[T, in]`; returns `[T, out]` in the dtype of `x`.
+
+        With a weight in blocks, x is rounded too: in every 32 inputs of a token to int8, by
+        `scale = max(|x_i|) / 127` and `q_i = x_i / scale` to nearest, ties to even.
+        """
         ...
 
     def plan_attention(

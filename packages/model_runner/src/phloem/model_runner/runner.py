@@ -18,9 +18,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from phloem.kernels import KVLayer
+from phloem.kernels import KVCache, KVLayer
 from phloem.model_runner.batch import PreparedBatch, prepare
-from phloem.model_runner.models import KVCache, LlamaModel
+from phloem.model_runner.models import LlamaModel
 from phloem.model_runner.prompt_logprobs import prompt_logprobs
 from phloem.model_runner.sampler import NOT_FINITE, Sampled, Sampler
 from phloem.scheduler.ports import (

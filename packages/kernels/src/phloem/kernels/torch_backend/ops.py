@@ -11,12 +11,17 @@ from torch import Tensor
 from phloem.kernels.base import (
     AttentionPlan,
     AttentionSpec,
+    BlockWeight,
+    Decoder,
+    DecoderSpec,
     KVLayer,
+    LinearForm,
     NormResult,
     Penalties,
     SamplingParameters,
     TokenLogprobs,
 )
+from phloem.kernels.decoder import ComposedDecoder
 from phloem.kernels.torch_backend import sampling
 from phloem.kernels.torch_backend.attention import plan_attention
 from phloem.kernels.torch_backend.linear import TorchLinear, can_pack
@@ -62,13 +67,34 @@ class TorchOps:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
 
-    def prepare_linear(self, weight: Tensor, bias: Tensor | None = None) -> TorchLinear:
+    def prepare_linear(
+        self,
+        weight: Tensor | BlockWeight,
+        bias: Tensor | None = None,
+        form: LinearForm = "float",
+    ) -> TorchLinear:
         """See `Ops.prepare_linear`; packs weights on CPUs that have oneDNN."""
-        return TorchLinear.prepare(weight, bias)
+        return TorchLinear.prepare(_float_weight(weight, form), bias)
 
     def linear(self, x: Tensor, prepared: TorchLinear) -> Tensor:
         """See `Ops.linear`."""
         return prepared(x)
+
+    def prepare_embedding(self, weight: Tensor | BlockWeight, form: LinearForm = "float") -> Tensor:
+        """See `Ops.prepare_embedding`."""
+        return _float_weight(weight, form)
+
+    def tied_head(self, embedding: Tensor) -> TorchLinear:
+        """See `Ops.tied_head`."""
+        return self.prepare_linear(embedding)
+
+    def embed(self, ids: Tensor, embedding: Tensor) -> Tensor:
+        """See `Ops.embed`."""
+        return F.embedding(ids, embedding)
+
+    def decoder(self, spec: DecoderSpec) -> Decoder:
+        """See `Ops.decoder`."""
+        return ComposedDecoder(self, spec)
 
     def plan_attention(
         self,
@@ -102,6 +128,14 @@ class TorchOps:
     def token_logprobs(self, logits: Tensor, ids: Tensor, top: int) -> TokenLogprobs:
         """See `Ops.token_logprobs`."""
         return sampling.token_logprobs(logits, ids, top)
+
+
+def _float_weight(weight: Tensor | BlockWeight, form: LinearForm) -> Tensor:
+    if isinstance(weight, BlockWeight) or form != "float":
+        raise ValueError(
+            "the torch backend keeps weights in float only: use the cpu backend for quantized ones"
+        )
+    return weight
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:

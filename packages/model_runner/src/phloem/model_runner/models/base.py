@@ -1,4 +1,4 @@
-"""What a model is given: the tensors of a step, KV caches by layer, and weights by name."""
+"""What a model is given: the tensors of a step, and weights by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from phloem.kernels import AttentionPlan, KVLayer
+from phloem.kernels import AttentionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,6 @@ class ForwardBatch:
     out_slots: Tensor
     """[T] int64, where each token's K and V go."""
     attention: AttentionPlan
-
-
-class KVCache(Protocol):
-    """K and V of every layer (`phloem.mem_pool.kv.KVPool` is one)."""
-
-    def layer(self, index: int, /) -> KVLayer:
-        """One layer, asked for in each step before it is used."""
-        ...
 
 
 class WeightSource(Protocol):

@@ -1,0 +1,35 @@
+// y = x W^T + b for packed weights, with what follows it done on the way out.
+//
+// Each output is summed over k in one order, whatever the number of rows, threads or tiles: an output
+// is a function of its row of x and its row of W alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "phloem.h"
+#include "quantized_rows.h"
+#include "team.h"
+
+namespace phloem {
+
+enum class Then {
+  STORE,     // out = y
+  ADD,       // out += y
+  SILU_MUL,  // out[j] = silu(y[j]) * y[j + n / 2] for j < n / 2, a multiple of 16
+};
+
+// A linear's input, in the form that the kind of its weight takes: PHLOEM_F32 reads `values`, the
+// quantized kinds `quantized`.
+struct LinearInput {
+  int rows;
+  const float* values;  // [rows, k]
+  QuantizedRows quantized;
+};
+
+// One phase of the team. `out` is [rows, n] with `stride` floats from row to row, and must not
+// overlap the input.
+void linear(Worker& worker, const phloem_weight& weight, const LinearInput& x, float* out,
+            int64_t stride, Then then);
+
+}  // namespace phloem

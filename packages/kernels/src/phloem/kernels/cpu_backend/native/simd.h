@@ -1,0 +1,224 @@
+// Vectors of 16 lanes, the same on every machine: one AVX-512 register, two AVX2 ones, four of NEON.
+//
+// Kernels are written once, on these types. Owns the few operations that compilers cannot be
+// trusted to find (fused multiply-add, int8 dot products, conversions) and the order in which
+// lanes are summed. A lane's arithmetic never depends on the instruction set's width, so a kernel
+// that keeps its loops in one order gives the same bits whatever it is tiled for.
+#pragma once
+
+#if defined(__GNUC__) && !defined(__clang__)
+// Everything on these types is inlined, so how they would be passed between functions is no matter.
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace phloem {
+
+constexpr int LANES = 16;
+
+typedef float f32x16 __attribute__((vector_size(64)));
+typedef int32_t i32x16 __attribute__((vector_size(64)));
+typedef uint32_t u32x16 __attribute__((vector_size(64)));
+typedef uint16_t u16x16 __attribute__((vector_size(32)));
+typedef int8_t i8x16 __attribute__((vector_size(16)));
+typedef uint8_t u8x64 __attribute__((vector_size(64)));
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define PHLOEM_AVX512 1
+#else
+#define PHLOEM_AVX512 0
+#endif
+#if !PHLOEM_AVX512 && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define PHLOEM_AVX2 1
+#else
+#define PHLOEM_AVX2 0
+#endif
+
+inline f32x16 splat(float x) { return f32x16{} + x; }
+inline i32x16 splat(int32_t x) { return i32x16{} + x; }
+
+template <class V, class T>
+inline V load(const T* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+inline f32x16 load(const float* p) { return load<f32x16>(p); }
+inline i32x16 load(const int32_t* p) { return load<i32x16>(p); }
+
+template <class V, class T>
+inline void store(T* p, V v) {
+  std::memcpy(p, &v, sizeof v);
+}
+
+// The first n (0 to 16) elements; the other lanes are 0 and not touched.
+inline f32x16 load_some(const float* p, int n) {
+#if PHLOEM_AVX512
+  return (f32x16)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#else
+  f32x16 v{};
+  std::memcpy(&v, p, n * sizeof(float));
+  return v;
+#endif
+}
+
+inline void store_some(float* p, f32x16 v, int n) { std::memcpy(p, &v, n * sizeof(float)); }
+
+// a * b + c, rounded once where the machine can.
+inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+#if PHLOEM_AVX512
+  return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif PHLOEM_AVX2
+  __m256 x[2], y[2], z[2];
+  std::memcpy(x, &a, 64);
+  std::memcpy(y, &b, 64);
+  std::memcpy(z, &c, 64);
+  z[0] = _mm256_fmadd_ps(x[0], y[0], z[0]);
+  z[1] = _mm256_fmadd_ps(x[1], y[1], z[1]);
+  std::memcpy(&c, z, 64);
+  return c;
+#elif defined(__FP_FAST_FMAF)
+  for (int i = 0; i < LANES; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+#else
+  return a * b + c;
+#endif
+}
+
+inline f32x16 max(f32x16 a, f32x16 b) { return a > b ? a : b; }
+inline f32x16 min(f32x16 a, f32x16 b) { return a < b ? a : b; }
+inline f32x16 abs(f32x16 a) { return (f32x16)((i32x16)a & 0x7fffffff); }
+inline f32x16 to_float(i32x16 a) { return __builtin_convertvector(a, f32x16); }
+
+// To the nearest integer, ties to even, for |a| < 2^22: the sum leaves no bits for a fraction.
+inline i32x16 round_to_int(f32x16 a) {
+#if PHLOEM_AVX512
+  return (i32x16)_mm512_cvtps_epi32((__m512)a);
+#else
+  const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23
+  return (i32x16)(a + magic) - (i32x16)magic;
+#endif
+}
+
+// Lanes summed in a fixed order: halves, quarters, pairs.
+inline float sum(f32x16 v) {
+  float x[LANES];
+  store(x, v);
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) x[i] += x[i + half];
+  return x[0];
+}
+
+inline float max_lane(f32x16 v) {
+  float x[LANES];
+  store(x, v);
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
+  return x[0];
+}
+
+// e^x within 2 ulp for x in [-87, 88]; 0 below, infinity above. Cody-Waite reduction to
+// [-ln2/2, ln2/2], then a minimax polynomial of degree 6. NaN stays NaN.
+inline f32x16 exp(f32x16 x) {
+  const f32x16 low = splat(-87.33654f), high = splat(88.72283f);
+  const f32x16 clamped = min(max(x, low), high);
+  const i32x16 n = round_to_int(clamped * 1.44269504f);
+  const f32x16 nf = to_float(n);
+  f32x16 r = fma(nf, splat(-0.693359375f), clamped);
+  r = fma(nf, splat(2.12194440e-4f), r);
+  f32x16 p = splat(1.9875691500e-4f);
+  p = fma(p, r, splat(1.3981999507e-3f));
+  p = fma(p, r, splat(8.3334519073e-3f));
+  p = fma(p, r, splat(4.1665795894e-2f));
+  p = fma(p, r, splat(1.6666665459e-1f));
+  p = fma(p, r, splat(5.0000001201e-1f));
+  p = fma(p, r * r, r + 1.0f);
+  // 2^n in two halves: n = 128 alone has no exponent.
+  const i32x16 half = n >> 1;
+  const f32x16 first = (f32x16)((half + 127) << 23), second = (f32x16)((n - half + 127) << 23);
+  f32x16 y = p * first * second;
+  y = x < low ? splat(0.0f) : y;
+  y = x > high ? splat(INFINITY) : y;
+  return x == x ? y : x;
+}
+
+inline f32x16 load_bf16(const uint16_t* p) {
+  return (f32x16)(__builtin_convertvector(load<u16x16>(p), u32x16) << 16);
+}
+
+// To the nearest bfloat16, ties to even; NaN stays NaN.
+inline void store_bf16(uint16_t* p, f32x16 v) {
+  const u32x16 bits = (u32x16)v;
+  u32x16 rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  rounded = (bits & 0x7fffffffu) > 0x7f800000u ? (bits | 0x400000u) : rounded;
+  store(p, __builtin_convertvector(rounded >> 16, u16x16));
+}
+
+inline f32x16 load_f16(const uint16_t* p) {
+#if PHLOEM_AVX512
+  return (f32x16)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#elif PHLOEM_AVX2
+  __m256 halves[2] = {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
+                      _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+  return load((const float*)halves);
+#else
+  // Shift exponent and fraction into place; multiplying by 2^112 moves the bias of the exponent and
+  // makes denormal numbers normal. Infinity and NaN keep a full exponent.
+  const u32x16 h = __builtin_convertvector(load<u16x16>(p), u32x16);
+  const u32x16 sign = (h & 0x8000u) << 16, rest = (h & 0x7fffu) << 13;
+  const f32x16 scaled = (f32x16)rest * 0x1p112f;
+  const u32x16 special = rest | 0x7f800000u;
+  return (f32x16)((rest >= 0x0f800000u ? special : (u32x16)scaled) | sign);
+#endif
+}
+
+inline f32x16 load_i8(const int8_t* p) {
+  return to_float(__builtin_convertvector(load<i8x16>(p), i32x16));
+}
+
+// acc[i] += dot(u[4i..4i+3], s[4i..4i+3]), u unsigned, s signed; exact in 32 bits.
+inline i32x16 dot4(i32x16 acc, u8x64 u, u8x64 s) {
+#if PHLOEM_AVX512
+  return (i32x16)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)u, (__m512i)s);
+#elif PHLOEM_AVX2
+  // vpmaddubsw would saturate: bytes are widened to 16 bits first.
+  __m256i x[2], y[2], z[2];
+  std::memcpy(x, &u, 64);
+  std::memcpy(y, &s, 64);
+  std::memcpy(z, &acc, 64);
+  const __m256i even = _mm256_set1_epi16(0x00ff);
+  for (int h = 0; h < 2; ++h) {
+    const __m256i u_even = _mm256_and_si256(x[h], even), u_odd = _mm256_srli_epi16(x[h], 8);
+    const __m256i s_even = _mm256_srai_epi16(_mm256_slli_epi16(y[h], 8), 8);
+    const __m256i s_odd = _mm256_srai_epi16(y[h], 8);
+    z[h] = _mm256_add_epi32(z[h], _mm256_madd_epi16(u_even, s_even));
+    z[h] = _mm256_add_epi32(z[h], _mm256_madd_epi16(u_odd, s_odd));
+  }
+  std::memcpy(&acc, z, 64);
+  return acc;
+#else
+  const uint8_t* a = (const uint8_t*)&u;
+  const int8_t* b = (const int8_t*)&s;
+  for (int i = 0; i < LANES; ++i)
+    acc[i] += a[4 * i] * b[4 * i] + a[4 * i + 1] * b[4 * i + 1] + a[4 * i + 2] * b[4 * i + 2] +
+              a[4 * i + 3] * b[4 * i + 3];
+  return acc;
+#endif
+}
+
+// The same 4 bytes in every lane; p need not be aligned.
+inline u8x64 splat4(const void* p) {
+  int32_t quad;
+  std::memcpy(&quad, p, 4);
+  return (u8x64)splat(quad);
+}
+
+}  // namespace phloem

@@ -1,0 +1,60 @@
+"""The layers of the Llama family, put together from the ops of any table.
+
+Owns the order of operations. It is the reference for backends that run a step in one call, and the
+way to run for those that do not.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from phloem.kernels.base import AttentionPlan, DecoderSpec, GreedyTokens, KVCache, Ops
+from phloem.kernels.rotary import cos_sin
+
+
+class ComposedDecoder:
+    """Implements `Decoder` on an op table."""
+
+    def __init__(self, ops: Ops, spec: DecoderSpec) -> None:
+        self._ops = ops
+        self._spec = spec
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        out_slots: Tensor,
+        attention: AttentionPlan,
+        kv: KVCache,
+    ) -> Tensor:
+        """See `Decoder.forward`."""
+        ops, spec = self._ops, self._spec
+        heads = spec.attention.num_heads, spec.attention.num_kv_heads, spec.attention.num_kv_heads
+        num_tokens, head_dim = len(input_ids), spec.attention.head_dim
+        angles = cos_sin(positions, spec.frequencies)
+        residual = ops.embed(input_ids, spec.embedding)
+        x: Tensor | None = None
+        for i, layer in enumerate(spec.layers):
+            if x is None:
+                x = ops.rms_norm(residual, layer.input_norm, spec.rms_norm_eps)
+            else:
+                x, residual = ops.add_rms_norm(x, residual, layer.input_norm, spec.rms_norm_eps)
+            qkv = ops.linear(x, layer.qkv).view(num_tokens, -1, head_dim)
+            q, k, v = qkv.split(heads, dim=1)
+            cache = kv.layer(i)
+            ops.rotary_store_kv(q, k, v, angles, cache, out_slots)
+            attended = attention.run(q, cache)
+            x = ops.linear(attended.view(num_tokens, -1), layer.output)
+            x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, spec.rms_norm_eps)
+            x = ops.linear(ops.silu_mul(ops.linear(x, layer.gate_up)), layer.down)
+        return residual if x is None else residual.add_(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See `Decoder.logits`."""
+        normed = self._ops.rms_norm(hidden, self._spec.norm, self._spec.rms_norm_eps)
+        return self._ops.linear(normed, self._spec.head).float()
+
+    def greedy(self, hidden: Tensor) -> GreedyTokens:
+        """See `Decoder.greedy`."""
+        logits = self.logits(hidden)
+        return GreedyTokens(self._ops.greedy(logits), logits.sum(dim=-1).isfinite())
