@@ -101,7 +101,8 @@ inline f32x16 to_float(i32x16 a) { return __builtin_convertvector(a, f32x16); }
 // To the nearest integer, ties to even, for |a| < 2^22: the sum leaves no bits for a fraction.
 inline i32x16 round_to_int(f32x16 a) {
 #if PHLOEM_AVX512
-  return (i32x16)_mm512_cvtps_epi32((__m512)a);
+  // The masked form with all lanes: GCC 12 warns of its own header in the other one.
+  return (i32x16)_mm512_maskz_cvtps_epi32(0xffff, (__m512)a);
 #else
   const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23
   return (i32x16)(a + magic) - (i32x16)magic;
