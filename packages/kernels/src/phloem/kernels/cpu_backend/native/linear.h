@@ -32,4 +32,7 @@ struct LinearInput {
 void linear(Worker& worker, const phloem_weight& weight, const LinearInput& x, float* out,
             int64_t stride, Then then);
 
+// Row `row` of a packed weight as floats, [k]: an embedding. Called within a task.
+void embed_row(const phloem_weight& weight, int64_t row, float* out);
+
 }  // namespace phloem
