@@ -135,7 +135,7 @@ void phloem_silu_mul(Team* team, const float* gate_up, int rows, int k, float* o
 }
 
 // Rotates q [T, heads, head_dim] and k [T, kv_heads, head_dim] in place by `angles` [T, head_dim]
-// and stores k and v at `slots`; strides are from token to token.
+// and stores k and v at `slots` unless `layer` is null; strides are from token to token.
 void phloem_rotary_store_kv(Team* team, float* q, int64_t q_stride, int heads, float* k,
                             int64_t k_stride, const float* v, int64_t v_stride, int kv_heads,
                             int head_dim, int tokens, const float* angles,
@@ -145,6 +145,7 @@ void phloem_rotary_store_kv(Team* team, float* q, int64_t q_stride, int heads, f
       const float* turn = angles + t * head_dim;
       for (int h = 0; h < heads; ++h) rotate(q + t * q_stride + h * head_dim, turn, head_dim);
       for (int h = 0; h < kv_heads; ++h) rotate(k + t * k_stride + h * head_dim, turn, head_dim);
+      if (layer == nullptr) return;
       store_kv(*layer, layer->k, slots[t], k + t * k_stride, kv_heads, head_dim);
       store_kv(*layer, layer->v, slots[t], v + t * v_stride, kv_heads, head_dim);
     });

@@ -71,6 +71,7 @@ Team::~Team() {
 }
 
 void Team::run(Function function, void* body) {
+  const std::lock_guard<std::mutex> one_caller(caller_);
   function_ = function;
   body_ = body;
   first_phase_ = phase_.load();

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -59,7 +60,7 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   // Calls body(worker) here and in every thread that is awake in time; returns when its phases are
-  // over and no thread is in it. One caller at a time.
+  // over and no thread is in it. A second caller waits.
   template <class Body>
   void run(Body&& body) {
     run([](void* b, Worker& w) { (*static_cast<std::remove_reference_t<Body>*>(b))(w); }, &body);
@@ -81,6 +82,7 @@ class Team {
   void await_change(std::atomic<uint32_t>& value, uint32_t old);
   void wake(std::atomic<uint32_t>& value);
 
+  std::mutex caller_;
   Function function_ = nullptr;
   void* body_ = nullptr;
   uint32_t first_phase_ = 0;
