@@ -22,7 +22,13 @@ from phloem.kernels import KVCache, KVLayer
 from phloem.model_runner.batch import PreparedBatch, prepare
 from phloem.model_runner.models import LlamaModel
 from phloem.model_runner.prompt_logprobs import prompt_logprobs
-from phloem.model_runner.sampler import NOT_FINITE, Sampled, Sampler
+from phloem.model_runner.sampler import (
+    NOT_FINITE,
+    Sampled,
+    Sampler,
+    greedy,
+    wants_greedy_only,
+)
 from phloem.scheduler.ports import (
     Logprobs,
     ModelWorkerBatch,
@@ -36,8 +42,8 @@ from phloem.scheduler.ports import (
 class _Forwarded:
     """What the forward pass leaves for sampling."""
 
-    logits: Tensor | None
-    """[n, V] of the rows that sample; None: no row does."""
+    hidden: Tensor
+    """[n, hidden] the last states of the rows that sample."""
     rows: npt.NDArray[np.int64]
     """[n] those rows of the batch."""
     finite: npt.NDArray[np.bool_]
@@ -130,11 +136,8 @@ class ModelRunner:
         hidden = self._model.forward(prepared.forward, self._kv_pool)
         last = hidden[prepared.last_tokens]
         rows = np.flatnonzero(batch.samples)
-        logits = None
-        if len(rows):
-            logits = self._model.logits(last[torch.from_numpy(rows).to(last.device)])
         return _Forwarded(
-            logits,
+            last if len(rows) == len(last) else last[torch.from_numpy(rows).to(last.device)],
             rows,
             torch.isfinite(last).all(dim=-1).cpu().numpy(),
             prompt_logprobs(self._model, hidden, prepared.starts, batch.prompt_logprobs),
@@ -144,12 +147,16 @@ class ModelRunner:
     def _sample(self, step: RunnerStep, masks: TokenMasks | None) -> StepResult:
         batch, forwarded = step.batch, step.forwarded.result()
         errors = dict.fromkeys(np.flatnonzero(~forwarded.finite).tolist(), NOT_FINITE)
-        if forwarded.logits is None:
+        if not len(forwarded.rows):
             return _result(batch, forwarded, None, errors)
         rows = torch.from_numpy(batch.rows.astype(np.int64)).to(self._relay.device)
-        sampled = self._sampler(
-            forwarded.logits, forwarded.rows, batch.sampling, masks, self._relay[rows]
-        )
+        if wants_greedy_only(batch.sampling, forwarded.rows, masks):
+            sampled = greedy(self._model.greedy(forwarded.hidden), forwarded.rows)
+        else:
+            logits = self._model.logits(forwarded.hidden)
+            sampled = self._sampler(
+                logits, forwarded.rows, batch.sampling, masks, self._relay[rows]
+            )
         # Rows that failed relay token 0: a later step may be in flight for them, and is dropped.
         self._relay[rows[torch.from_numpy(forwarded.rows).to(rows.device)]] = sampled.ids
         return _result(batch, forwarded, sampled, sampled.errors | errors)

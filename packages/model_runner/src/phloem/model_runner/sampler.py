@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from phloem.kernels import Ops, Penalties, SamplingParameters
+from phloem.kernels import GreedyTokens, Ops, Penalties, SamplingParameters
 from phloem.scheduler.ports import TokenMasks, TopLogprobs
 from phloem.scheduler.randomness import uniform
 from phloem.scheduler.sampling import SamplingBatch, TokenHistory
@@ -42,6 +42,30 @@ class Sampled:
     """[n] NaN where not asked for."""
     top_logprobs: tuple[TopLogprobs | None, ...]
     """[n] None where not asked for."""
+
+
+def wants_greedy_only(
+    sampling: SamplingBatch, rows: npt.NDArray[np.int64], masks: TokenMasks | None
+) -> bool:
+    """Whether the largest logit is all that any of the batch rows `rows` wants.
+
+    Then nobody needs to see the logits: see `greedy`.
+    """
+    if sampling.logit_bias or sampling.histories or sampling.suppressed:
+        return False
+    if masks is not None and len(masks.index):
+        return False
+    return bool(
+        (sampling.temperature[rows] <= 0.0).all() and (sampling.top_logprobs[rows] < 0).all()
+    )
+
+
+def greedy(tokens: GreedyTokens, rows: npt.NDArray[np.int64]) -> Sampled:
+    """What `Sampler` would give for batch rows that want their largest logit only."""
+    ok = tokens.finite.cpu().numpy()
+    errors = {int(rows[j]): NOT_FINITE for j in np.flatnonzero(~ok).tolist()}
+    ids = tokens.ids if ok.all() else tokens.ids.where(tokens.finite, 0)
+    return Sampled(ids, ok, errors, np.full(len(rows), np.nan, np.float32), (None,) * len(rows))
 
 
 class Sampler:
