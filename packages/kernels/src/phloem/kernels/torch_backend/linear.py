@@ -1,6 +1,8 @@
 """The linear op: plain torch, or oneDNN's packed form of the weight on a CPU.
 
-The packed form exists because `F.linear` in float32 goes to the BLAS that torch was built with,
+A quantized weight is kept as the float32 numbers that it means, and multiplied with what rounding
+leaves of the activations: no faster than a float one, but what the faster ones compute. The packed
+form exists because `F.linear` in float32 goes to the BLAS that torch was built with,
 which on some CPUs takes twice to five times as long as oneDNN at the few rows of a decode step.
 """
 
@@ -12,6 +14,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from phloem.kernels.base import BlockWeight, LinearForm
+from phloem.kernels.torch_backend.blocks import (
+    dequantize_blocks,
+    round_activations,
+    round_weight,
+)
 
 _PACKED_FOR_ROWS = 16
 """The number of rows that the packed layout is chosen for; any number works."""
@@ -25,19 +34,47 @@ class TorchLinear:
     weight: Tensor
     bias: Tensor | None
     packed: bool
+    rounded: bool = False
+    """Whether the weight stands for a quantized one, so that activations are rounded too."""
 
     @staticmethod
-    def prepare(weight: Tensor, bias: Tensor | None) -> TorchLinear:
+    def prepare(weight: TorchWeight, bias: Tensor | None) -> TorchLinear:
         """Pack where that pays: on a CPU with oneDNN, bfloat16 only where that has fast paths."""
-        if weight.device.type == "cpu" and can_pack(weight.dtype):
-            return TorchLinear(_pack(weight), bias, packed=True)
-        return TorchLinear(weight, bias, packed=False)
+        values, rounded = weight.values, weight.rounded
+        if rounded and bias is not None:
+            bias = bias.float()
+        if values.device.type == "cpu" and can_pack(values.dtype):
+            return TorchLinear(_pack(values), bias, packed=True, rounded=rounded)
+        return TorchLinear(values, bias, packed=False, rounded=rounded)
 
     def __call__(self, x: Tensor) -> Tensor:
         """`x @ weight.T + bias`."""
+        if self.rounded:
+            return self._multiply(round_activations(x)).to(x.dtype)
+        return self._multiply(x)
+
+    def _multiply(self, x: Tensor) -> Tensor:
         if self.packed:
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         return F.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchWeight:
+    """The numbers `[out, in]` of a weight, and whether they stand for a quantized one.
+
+    In the dtype in which the weight was given; float32 where it came in blocks.
+    """
+
+    values: Tensor
+    rounded: bool
+
+    @staticmethod
+    def of(weight: Tensor | BlockWeight, form: LinearForm) -> TorchWeight:
+        """Round a float weight to a form; blocks have theirs."""
+        if isinstance(weight, BlockWeight):
+            return TorchWeight(dequantize_blocks(weight), rounded=True)
+        return TorchWeight(round_weight(weight, form), rounded=form != "float")
 
 
 @functools.cache

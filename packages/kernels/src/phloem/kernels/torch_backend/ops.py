@@ -24,7 +24,7 @@ from phloem.kernels.base import (
 from phloem.kernels.decoder import ComposedDecoder
 from phloem.kernels.torch_backend import sampling
 from phloem.kernels.torch_backend.attention import plan_attention
-from phloem.kernels.torch_backend.linear import TorchLinear, can_pack
+from phloem.kernels.torch_backend.linear import TorchLinear, TorchWeight, can_pack
 
 
 class TorchOps:
@@ -74,23 +74,25 @@ class TorchOps:
         form: LinearForm = "float",
     ) -> TorchLinear:
         """See `Ops.prepare_linear`; packs weights on CPUs that have oneDNN."""
-        return TorchLinear.prepare(_float_weight(weight, form), bias)
+        return TorchLinear.prepare(TorchWeight.of(weight, form), bias)
 
     def linear(self, x: Tensor, prepared: TorchLinear) -> Tensor:
         """See `Ops.linear`."""
         return prepared(x)
 
-    def prepare_embedding(self, weight: Tensor | BlockWeight, form: LinearForm = "float") -> Tensor:
+    def prepare_embedding(
+        self, weight: Tensor | BlockWeight, form: LinearForm = "float"
+    ) -> TorchWeight:
         """See `Ops.prepare_embedding`."""
-        return _float_weight(weight, form)
+        return TorchWeight.of(weight, form)
 
-    def tied_head(self, embedding: Tensor) -> TorchLinear:
+    def tied_head(self, embedding: TorchWeight) -> TorchLinear:
         """See `Ops.tied_head`."""
-        return self.prepare_linear(embedding)
+        return TorchLinear.prepare(embedding, None)
 
-    def embed(self, ids: Tensor, embedding: Tensor) -> Tensor:
-        """See `Ops.embed`."""
-        return F.embedding(ids, embedding)
+    def embed(self, ids: Tensor, embedding: TorchWeight) -> Tensor:
+        """See `Ops.embed`; a table that was quantized gives float32."""
+        return F.embedding(ids, embedding.values)
 
     def decoder(self, spec: DecoderSpec) -> Decoder:
         """See `Ops.decoder`."""
@@ -128,14 +130,6 @@ class TorchOps:
     def token_logprobs(self, logits: Tensor, ids: Tensor, top: int) -> TokenLogprobs:
         """See `Ops.token_logprobs`."""
         return sampling.token_logprobs(logits, ids, top)
-
-
-def _float_weight(weight: Tensor | BlockWeight, form: LinearForm) -> Tensor:
-    if isinstance(weight, BlockWeight) or form != "float":
-        raise ValueError(
-            "the torch backend keeps weights in float only: use the cpu backend for quantized ones"
-        )
-    return weight
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
