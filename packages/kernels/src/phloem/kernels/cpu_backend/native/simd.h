@@ -165,7 +165,7 @@ inline void store_bf16(uint16_t* p, f32x16 v) {
 
 inline f32x16 load_f16(const uint16_t* p) {
 #if PHLOEM_AVX512
-  return (f32x16)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+  return (f32x16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)p));
 #elif PHLOEM_AVX2
   __m256 halves[2] = {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
                       _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
