@@ -1,36 +1,33 @@
-"""Compiles the native sources into one shared library and keeps it in a cache.
+"""Compiles the native sources of the `cpu` backend into one shared library.
 
-Owns the compiler, its flags, and the files of the cache. Loading a library is `library`'s.
+Owns the compiler and its flags. Where libraries are kept is `cache`'s, and loading them
+`library`'s. Imports nothing outside of this folder, because wheels are also built where the
+package's own requirements are not installed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from phloem.kernels.cpu_backend.machine import InstructionSet, processor_model, usable_cores
-
-try:
-    import fcntl
-except ImportError:  # Windows: processes that come at once each compile.
-    fcntl = None  # type: ignore[assignment]
+from .machine import InstructionSet, processor_model, usable_cores
 
 Variant: TypeAlias = Literal["release", "address", "thread"]
-"""`address` finds bad memory accesses and undefined behaviour, `thread` data races."""
+"""`address` stops at a bad memory access or undefined behaviour, `thread` tells of data races."""
 
 NATIVE = Path(__file__).parent / "native"
-SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+LIBRARY_SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
 _COMMON = (
     *("-std=c++20", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-pthread"),
@@ -44,13 +41,14 @@ _INSTRUCTIONS: Mapping[InstructionSet, tuple[str, ...]] = {
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "portable": (),
 }
+_TUNED = "-mtune=native"
 _VARIANTS: Mapping[Variant, tuple[str, ...]] = {
     "release": (),
     "address": (
-        *("-g", "-O1", "-fno-omit-frame-pointer"),
+        *("-O1", "-g", "-fno-omit-frame-pointer"),
         *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     ),
-    "thread": ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=thread"),
+    "thread": ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=thread"),
 }
 _LAST_LINES = 15
 
@@ -61,16 +59,16 @@ class BuildError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C++ compiler of the GCC or Clang kind."""
+    """A C++ compiler that takes the options of GCC and Clang."""
 
     command: tuple[str, ...]
-    identity: str
-    """Its path and the first line of its `--version`."""
+    version: str
+    """The first line of what it says of itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a library is made, and so what it is called in the cache."""
+    """How a library is made."""
 
     isa: InstructionSet
     compiler: Compiler
@@ -81,118 +79,114 @@ class Recipe:
     @property
     def key(self) -> str:
         """The same for two libraries that may stand for each other on this machine."""
-        facts = (self.isa, self.compiler.identity, *self.flags, self.sources, processor_model())
-        return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:20]
+        tuned_for = processor_model() if _TUNED in self.flags else ""
+        compiler = (*self.compiler.command, self.compiler.version)
+        facts = (self.isa, *compiler, *self.flags, self.sources, tuned_for)
+        return _short_hash("\0".join(facts).encode())
 
 
-def find_compiler() -> Compiler:
-    """The compiler that `CXX` names, else the first of c++, g++ and clang++.
-
-    Raises:
-        BuildError: if there is none, or it does not start.
-    """
-    named = os.environ.get("CXX")
-    candidates = [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]
-    for words in candidates:
-        path = shutil.which(words[0]) if words else None
-        if path:
-            return Compiler((path, *words[1:]), f"{path} {_version([path, *words[1:]])}")
-    if named:
-        raise BuildError(f"CXX names {named!r}, which is not there: correct or unset it")
-    raise BuildError(
-        "there is no C++ compiler (c++, g++ or clang++): install one, such as the packages g++ or "
-        "clang, or name it in CXX"
-    )
-
-
-def recipe(isa: InstructionSet, variant: Variant = "release", *, tuned: bool = True) -> Recipe:
-    """How to compile for `isa` here. Not `tuned`, it is for other machines than this one too.
+def recipe_for(isa: InstructionSet, variant: Variant = "release", *, tuned: bool = True) -> Recipe:
+    """How to compile for `isa` here; `tuned` for this very processor.
 
     Raises:
         BuildError: if there is no compiler.
     """
-    tuning = ("-mtune=native",) if tuned and isa != "portable" else ()
+    tuning = (_TUNED,) if tuned and isa != "portable" else ()
     flags = (*_COMMON, *_INSTRUCTIONS[isa], *tuning, *_VARIANTS[variant])
     return Recipe(isa, find_compiler(), flags, source_fingerprint())
 
 
-def source_fingerprint() -> str:
-    """A hash over all native sources and headers."""
-    digest = hashlib.sha256()
-    for path in sorted(NATIVE.iterdir()):
-        if path.suffix in {".cpp", ".h"}:
-            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:20]
-
-
-def default_cache_dir() -> Path:
-    """The user's cache folder for compiled kernels."""
-    if sys.platform == "darwin":
-        caches = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        caches = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return caches / "phloem" / "kernels"
-
-
-def cached(recipe: Recipe, folder: Path) -> Path | None:
-    """The library made by this recipe, if `folder` has it whole; broken ones are removed.
-
-    A library's name ends in a hash of its contents: loading half a file can end the process.
-    """
-    for path in sorted(folder.glob(f"{recipe.isa}-{recipe.key}-*{SUFFIX}")):
-        with contextlib.suppress(OSError):
-            if path.stem.rpartition("-")[2] == _content_hash(path):
-                return path
-            path.unlink()
-    return None
-
-
-def ensure(recipe: Recipe, folder: Path, jobs: int | None = None) -> Path:
-    """The library made by this recipe, compiled into `folder` if it is not there.
-
-    Of processes that come at once, one compiles and the others wait.
+def find_compiler() -> Compiler:
+    """The compiler that the variable CXX names, else the first of c++, g++ and clang++ that runs.
 
     Raises:
-        BuildError: if the compiler fails.
-        OSError: if the folder cannot be written.
+        BuildError: if there is none.
     """
-    found = cached(recipe, folder)
-    if found:
-        return found
-    folder.mkdir(parents=True, exist_ok=True)
-    with _lock(folder):
-        found = cached(recipe, folder)
-        if found:
-            return found
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
-            built = compile_library(recipe, Path(scratch), jobs)
-            name = f"{recipe.isa}-{recipe.key}-{_content_hash(built)}{SUFFIX}"
-            return built.replace(folder / name)
+    named = os.environ.get("CXX")
+    for words in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
+        path = shutil.which(words[0])
+        version = _version([path, *words[1:]]) if path else None
+        if path and version is not None:
+            return Compiler((path, *words[1:]), version)
+    if named:
+        raise BuildError(
+            f"CXX names the compiler {named!r}, which does not run: correct or unset it"
+        )
+    raise BuildError(
+        "there is no C++ compiler (c++, g++ or clang++): install one (the package g++ or clang), "
+        "or name it in CXX"
+    )
 
 
-def compile_library(recipe: Recipe, folder: Path, jobs: int | None = None) -> Path:
-    """Compile all sources, `jobs` at a time (None: one for each usable core), and link them.
+def source_fingerprint() -> str:
+    """A hash over the native sources and headers; a library says which it was compiled from."""
+    paths = sorted(path for path in NATIVE.iterdir() if path.suffix in {".cpp", ".h"})
+    contents = ((path.name.encode(), path.read_bytes()) for path in paths)
+    return _short_hash(b"".join(b"%s\0%d\0%s" % (n, len(data), data) for n, data in contents))
+
+
+def content_hash(path: Path) -> str:
+    """A hash over what a file has."""
+    return _short_hash(path.read_bytes())
+
+
+def compile_library(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    sources: Sequence[Path] | None = None,
+    jobs: int | None = None,
+) -> Path:
+    """Compile `sources` (None: all native ones) and link them into a library in `folder`.
+
+    `jobs` compilers run at a time (None: one for each usable core).
 
     Raises:
         BuildError: if the compiler fails, with the last lines of what it said.
     """
+    paths = sorted(NATIVE.glob("*.cpp")) if sources is None else sources
+    objects = [folder / f"{path.stem}.o" for path in paths]
     command = (*recipe.compiler.command, *recipe.flags)
-    fingerprint = f'-DPHLOEM_SOURCES="{recipe.sources}"'
-    sources = sorted(NATIVE.glob("*.cpp"))
-    objects = [folder / f"{source.stem}.o" for source in sources]
+    inputs = (f"-I{NATIVE}", f'-DPHLOEM_SOURCES="{recipe.sources}"', "-c")
     with ThreadPoolExecutor(jobs or usable_cores()) as pool:
         steps = [
-            pool.submit(_run, (*command, fingerprint, "-c", str(source), "-o", str(target)))
-            for source, target in zip(sources, objects)
+            pool.submit(_run, (*command, *inputs, str(path), "-o", str(target)))
+            for path, target in zip(paths, objects)
         ]
-        for step in steps:
-            step.result()
-    library = folder / f"libphloem{SUFFIX}"
+        try:
+            for step in steps:
+                step.result()
+        except BuildError:
+            pool.shutdown(cancel_futures=True)
+            raise
+    library = folder / f"libphloem{LIBRARY_SUFFIX}"
     _run((*command, "-shared", *map(str, objects), "-o", str(library)))
     return library
+
+
+def prebuilt_name(isa: InstructionSet) -> str:
+    """What a library that a wheel carries is called."""
+    return f"libphloem_{isa}_{platform_tag()}{LIBRARY_SUFFIX}"
+
+
+def platform_tag() -> str:
+    """This platform, as the name of a wheel has it."""
+    return sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+def build_prebuilt(isa: InstructionSet, folder: Path, jobs: int | None = None) -> Path:
+    """Compile, for every processor that has `isa`, what a wheel carries; returns the file.
+
+    `folder` is made if it is not there.
+
+    Raises:
+        BuildError: if there is no compiler, or it fails.
+    """
+    recipe = recipe_for(isa, tuned=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
+        built = compile_library(recipe, Path(scratch), jobs=jobs)
+        return built.replace(folder / prebuilt_name(isa))
 
 
 def _run(command: Sequence[str]) -> None:
@@ -208,31 +202,18 @@ def _run(command: Sequence[str]) -> None:
     if done.returncode:
         said = "\n".join(done.stdout.splitlines()[-_LAST_LINES:])
         raise BuildError(
-            f"the compiler ended with code {done.returncode}: {shlex.join(command)}\n{said}"
+            f"the kernels do not compile: '{shlex.join(command)}' ended with code "
+            f"{done.returncode}, saying\n{said}"
         )
 
 
-def _version(command: Sequence[str]) -> str:
+def _version(command: Sequence[str]) -> str | None:
+    """None: it does not run, as where macOS has the name of a compiler and no compiler."""
     done = subprocess.run(
         [*command, "--version"], capture_output=True, text=True, errors="replace", check=False
     )
-    if done.returncode:
-        raise BuildError(f"{shlex.join(command)} --version ended with code {done.returncode}")
-    return done.stdout.partition("\n")[0]
+    return done.stdout.partition("\n")[0] if done.returncode == 0 else None
 
 
-def _content_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:20]
-
-
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Alone in `folder` among those that lock it; the system lets go when a process ends."""
-    if fcntl is None:
-        yield
-        return
-    with open(folder / "lock", "w") as file:
-        # Some network file systems have no locks.
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _short_hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:20]

@@ -1,0 +1,90 @@
+"""The folder where compiled libraries are kept from one process to the next.
+
+A library's name has the key of its recipe, so what was made by other sources, flags or compilers is
+never taken; and a hash of its own contents, because loading half a file can end the process. The
+whole folder may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from phloem.kernels.cpu_backend.build import (
+    LIBRARY_SUFFIX,
+    Recipe,
+    compile_library,
+    content_hash,
+)
+
+try:
+    import fcntl
+except ImportError:  # Windows: of processes that come at once, each compiles.
+    fcntl = None  # type: ignore[assignment]
+
+_log = logging.getLogger(__name__)
+
+
+def default_cache_dir() -> Path:
+    """The user's cache folder for compiled kernels."""
+    if sys.platform == "darwin":
+        caches = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        caches = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return caches / "phloem" / "kernels"
+
+
+def find(recipe: Recipe, folder: Path) -> Path | None:
+    """The library made by this recipe, if `folder` has it whole."""
+    found = folder.glob(f"{recipe.isa}-{recipe.key}-*{LIBRARY_SUFFIX}")
+    return next((path for path in sorted(found) if _whole(path)), None)
+
+
+def ensure(recipe: Recipe, folder: Path, jobs: int | None = None) -> Path:
+    """The library made by this recipe, compiled into `folder` if it is not there.
+
+    Of processes that come at once, one compiles and the others wait.
+
+    Raises:
+        BuildError: if the compiler fails.
+        OSError: if the folder cannot be written.
+    """
+    found = find(recipe, folder)
+    if found:
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone_in(folder):
+        found = find(recipe, folder)
+        if found:
+            return found
+        _log.info("compiling the kernels for %s, once, into %s", recipe.isa, folder)
+        with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
+            built = compile_library(recipe, Path(scratch), jobs=jobs)
+            name = f"{recipe.isa}-{recipe.key}-{content_hash(built)}{LIBRARY_SUFFIX}"
+            return built.replace(folder / name)
+
+
+def _whole(path: Path) -> bool:
+    try:
+        return path.stem.rpartition("-")[2] == content_hash(path)
+    except OSError:  # deleted since it was listed, or not ours to read
+        return False
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait for a lock that the system takes back when its process ends, however it ends."""
+    if fcntl is None:
+        yield
+        return
+    with open(folder / "lock", "w") as file:
+        with contextlib.suppress(OSError):  # a network file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
