@@ -65,7 +65,7 @@ class LibraryStatus:
 
 
 def load_library(
-    isa: InstructionSet | None = None,
+    isa: str | None = None,
     *,
     variant: Variant = "release",
     cache_dir: str | Path | None = None,
@@ -81,19 +81,17 @@ def load_library(
         BuildError: if there is no prebuilt library and none can be compiled.
     """
     usable = usable_instruction_sets()
-    cache = Path(cache_dir or default_cache_dir())
-    if isa is not None and isa not in usable:
+    chosen = next((name for name in usable if isa in {name, None}), None)
+    if chosen is None:
         raise ValueError(
             f"instruction set {isa!r} does not run on this processor: use {', '.join(usable)}"
         )
     try:
-        return _load(isa or usable[0], variant, cache)
+        return _load(chosen, variant, Path(cache_dir or default_cache_dir()))
     except BuildError:
-        lesser = [] if isa or variant != "release" else usable[1:]
-        for other in lesser:
-            library = _load_prebuilt(other)
-            if library:
-                return library
+        lesser = () if isa or variant != "release" else usable[1:]
+        for library in filter(None, map(_load_prebuilt, lesser)):
+            return library
         raise
 
 
