@@ -1,5 +1,49 @@
+from __future__ import annotations
+
+from typing import get_args
+
 import pytest
 import torch
+
+from phloem.kernels.cpu_backend import library
+from phloem.kernels.cpu_backend.build import Variant
+from phloem.kernels.cpu_backend.machine import INSTRUCTION_SETS
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("native kernels")
+    group.addoption(
+        "--native-variant",
+        choices=get_args(Variant),
+        default="release",
+        help="which build of the native library all tests get",
+    )
+    group.addoption(
+        "--native-isa",
+        choices=INSTRUCTION_SETS,
+        help="the only instruction set that the processor is said to have",
+    )
+
+
+def pytest_configure(config):
+    # Modules may load the library when they are imported, before any fixture.
+    variant, isa = _option(config, "variant", "release"), _option(config, "isa", None)
+    load = library._load
+    if variant != "release":
+        library._load = lambda isa, _, cache: load(isa, variant, cache)
+    if isa:
+        library.usable_instruction_sets = lambda: (isa,)
+
+
+def _option(config, name, default):
+    """Its default where pytest found this file too late to know the options."""
+    return config.getoption(f"--native-{name}", default=default)
+
+
+@pytest.fixture(scope="session")
+def native_variant(request):
+    """How native code of a test's own is compiled."""
+    return _option(request.config, "variant", "release")
 
 
 @pytest.fixture(scope="session", autouse=True)
