@@ -5,15 +5,20 @@ Owns the cutting of a step into spans and tiles, and the launches. The arithmeti
 by the torch reference, from the same slots.
 """
 
+# Triton has no type information.
+# mypy: disable-error-code="import-untyped, import-not-found"
+
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import triton
 from torch import Tensor
 
 from phloem.kernels.base import AttentionPlan, AttentionSpec, KVLayer
@@ -37,7 +42,10 @@ Int32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The block sizes for one shape of heads: they depend on the model, never on the batch."""
+    """Block sizes for one shape of heads and one dtype: the model's, never the batch's.
+
+    Chosen so that nothing spills on any of the targets of `aot`, which measures them.
+    """
 
     decode_m: int
     """(query, head) pairs of a program with few queries."""
@@ -47,17 +55,30 @@ class Tiles:
     """Positions of a block; divides `SPAN_LENGTH`."""
     d: int
     v: int
+    decode_options: Mapping[str, int]
+    """How the kernel for few queries is compiled."""
+    extend_options: Mapping[str, int]
 
     @staticmethod
-    def of(share: int, head_dim: int, value_dim: int) -> Tiles:
-        """For `share` query heads to a key/value head."""
-        widest = power_of_two(max(head_dim, value_dim, _LEAST_TILE))
+    def of(spec: AttentionSpec) -> Tiles:
+        """For the heads of a model."""
+        share = power_of_two(spec.num_heads // spec.num_kv_heads)
+        widest = power_of_two(max(spec.head_dim, spec.value_dim, _LEAST_TILE))
+        exact = spec.dtype == torch.float32
+        small = widest * spec.dtype.itemsize <= 128
+        medium = widest * spec.dtype.itemsize <= 256
+        queries = (16 if exact else 32) if widest > 128 else (32 if exact else 64)
         return Tiles(
-            decode_m=max(_LEAST_TILE, power_of_two(share)),
-            extend_m=max(64 if widest <= 128 else 32, power_of_two(share)),
-            n=64 if widest <= 128 else 32,
-            d=power_of_two(max(head_dim, _LEAST_TILE)),
-            v=power_of_two(max(value_dim, _LEAST_TILE)),
+            decode_m=max(_LEAST_TILE, share),
+            extend_m=max(queries, share),
+            n=16 if widest > 128 else 64 if small else 32,
+            d=power_of_two(max(spec.head_dim, _LEAST_TILE)),
+            v=power_of_two(max(spec.value_dim, _LEAST_TILE)),
+            decode_options={"num_warps": 4 if medium else 8, "num_stages": 2 if medium else 1},
+            extend_options={
+                "num_warps": 4 if small else 8,
+                "num_stages": 2 if medium and not exact else 1,
+            },
         )
 
 
@@ -164,7 +185,7 @@ class TritonAttentionPlan:
                 self._slots,
                 *layer_arguments(q, memory, self._spec),
                 **layer_constants(memory, self._spec, self._tile, self._tile.extend_m),
-                **extend_options(self._tile),
+                **self._tile.extend_options,
             )
         return out
 
@@ -183,7 +204,7 @@ class TritonAttentionPlan:
             self._slots,
             *layer_arguments(q, memory, spec),
             **layer_constants(memory, spec, tile, tile.decode_m),
-            **DECODE_OPTIONS,
+            **tile.decode_options,
         )
         if len(work.merges):
             launch(merge_kernel, len(work.merges), spec.num_kv_heads, tile.decode_m)(
@@ -207,21 +228,22 @@ class TritonAttentionPlan:
         return self._reference
 
 
-DECODE_OPTIONS = {"num_warps": 4, "num_stages": 2}
 MERGE_OPTIONS = {"num_warps": 1}
-
-
-def extend_options(tile: Tiles) -> dict[str, int]:
-    """How the kernel for many queries is compiled."""
-    return {"num_warps": 8 if tile.d > 64 else 4, "num_stages": 2}
+"""How the kernel that merges spans is compiled."""
 
 
 def plan_attention(
     row_table: Int32, rows: Int32, query_lens: Int32, seq_lens: Int32, spec: AttentionSpec
 ) -> TritonAttentionPlan:
-    """See `Ops.plan_attention`."""
+    """See `Ops.plan_attention`.
+
+    Raises:
+        ValueError: also for bfloat16 in Triton's interpreter, which takes its bits for integers.
+    """
+    if spec.dtype == torch.bfloat16 and triton.knobs.runtime.interpret:
+        raise ValueError("Triton's interpreter multiplies no bfloat16 matrices: use float32 there")
+    tile = Tiles.of(spec)
     share = spec.num_heads // spec.num_kv_heads
-    tile = Tiles.of(share, spec.head_dim, spec.value_dim)
     work = lay_out(row_table, rows, query_lens, seq_lens, share, tile)
     return TritonAttentionPlan(work, spec, tile)
 

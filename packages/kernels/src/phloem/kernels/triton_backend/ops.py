@@ -11,21 +11,20 @@ from phloem.kernels.base import (
     AttentionSpec,
     KVLayer,
     NormResult,
-    Penalties,
-    PreparedLinear,
     SamplingParameters,
-    TokenLogprobs,
 )
 from phloem.kernels.torch_backend import TorchOps
 from phloem.kernels.triton_backend import attention, elementwise, rotary_store, sampling
 
-_TORCH = TorchOps()
 
+class TritonOps(TorchOps):
+    """See `Ops` for what each op computes. Tensors are on a GPU, or anywhere in the interpreter.
 
-class TritonOps:
-    """See `Ops` for what each op computes. Tensors are on a GPU, or anywhere in the interpreter."""
+    What is not defined here is torch's: linears by the vendor's library, embeddings, penalties,
+    logprobs, and the order of a decoder's ops.
+    """
 
-    name: str = "triton"
+    name = "triton"
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See `Ops.rms_norm`."""
@@ -51,14 +50,6 @@ class TritonOps:
         """See `Ops.silu_mul`."""
         return elementwise.silu_mul(gate_up)
 
-    def prepare_linear(self, weight: Tensor, bias: Tensor | None = None) -> PreparedLinear:
-        """See `Ops.prepare_linear`; the weight stays as it is."""
-        return _TORCH.prepare_linear(weight, bias)
-
-    def linear(self, x: Tensor, prepared: PreparedLinear) -> Tensor:
-        """See `Ops.linear`; by the vendor's library."""
-        return _TORCH.linear(x, prepared)
-
     def plan_attention(
         self,
         row_table: npt.NDArray[np.int32],
@@ -76,10 +67,6 @@ class TritonOps:
         """See `Ops.apply_token_bitmask`."""
         sampling.apply_token_bitmask(logits, rows, bits)
 
-    def apply_penalties(self, logits: Tensor, penalties: Penalties) -> None:
-        """See `Ops.apply_penalties`."""
-        _TORCH.apply_penalties(logits, penalties)
-
     def greedy(self, logits: Tensor) -> Tensor:
         """See `Ops.greedy`."""
         return sampling.greedy(logits)
@@ -87,7 +74,3 @@ class TritonOps:
     def sample(self, logits: Tensor, parameters: SamplingParameters) -> Tensor:
         """See `Ops.sample`."""
         return sampling.sample(logits, parameters)
-
-    def token_logprobs(self, logits: Tensor, ids: Tensor, top: int) -> TokenLogprobs:
-        """See `Ops.token_logprobs`."""
-        return _TORCH.token_logprobs(logits, ids, top)

@@ -61,13 +61,13 @@ MODELS = (Heads("smollm2-135m", 576, 9, 3, 64), Heads("llama-8b", 4096, 32, 8, 1
 
 
 def specimens() -> Iterator[Specimen]:
-    """Every kernel: for both models in bfloat16, attention and store also over an int8 cache."""
+    """Every kernel: for both models in bfloat16, its attention also over int8 and in float32."""
     for model in MODELS:
         yield from _norms(model)
         for cache in (torch.bfloat16, torch.int8):
             yield _rotary_store(model, cache)
             yield from _attention(model, cache, torch.bfloat16)
-    yield from _attention(MODELS[1], torch.float32, torch.float32)
+        yield from _attention(model, torch.float32, torch.float32)
     yield Specimen(
         elementwise.silu_mul_kernel,
         "bf16",
@@ -123,7 +123,7 @@ def _rotary_store(model: Heads, cache: torch.dtype) -> Specimen:
 
 def _attention(model: Heads, cache: torch.dtype, dtype: torch.dtype) -> Iterator[Specimen]:
     spec = AttentionSpec(model.heads, model.groups, model.dim, dtype, torch.device("meta"))
-    tile = attention.Tiles.of(model.heads // model.groups, model.dim, model.dim)
+    tile = attention.Tiles.of(spec)
     label = f"{model.name} {_TYPES[dtype][1:]}, {_TYPES[cache][1:]} cache"
     pointers = {
         **dict.fromkeys(("q_ptr", "out_ptr"), _TYPES[dtype]),
@@ -137,14 +137,14 @@ def _attention(model: Heads, cache: torch.dtype, dtype: torch.dtype) -> Iterator
         label,
         {**pointers, **scratch, "work_ptr": "*i32"},
         attention.layer_constants(memory, spec, tile, tile.decode_m),
-        attention.DECODE_OPTIONS,
+        tile.decode_options,
     )
     yield Specimen(
         attention_kernels.extend_kernel,
         label,
         {**pointers, "tiles_ptr": "*i32"},
         attention.layer_constants(memory, spec, tile, tile.extend_m),
-        attention.extend_options(tile),
+        tile.extend_options,
     )
     if cache == dtype:
         yield Specimen(
