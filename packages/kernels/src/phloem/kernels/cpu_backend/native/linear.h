@@ -1,7 +1,13 @@
-// y = x W^T + b for packed weights, with what follows it done on the way out.
+// y = x W^T + b for packed weights (packed.h), with what follows it done on the way out.
 //
 // Each output is summed over k in one order, whatever the number of rows, threads or tiles: an output
-// is a function of its row of x and its row of W alone.
+// is a function of its row of x and its row of W alone. In float32, with one rounding where fma is:
+//
+//   PHLOEM_F32  y = fma(x_i, w_i, y)                            for each input i
+//   PHLOEM_Q8   y = fma(d * scale, dot, y)                      for each group of 32 inputs
+//   PHLOEM_Q4   y = fma(m, scale * sum(q), fma(d * scale, dot, y))
+//
+// from y = 0 on, in ascending order, then y + b; dot and sum are exact integers.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +33,16 @@ struct LinearInput {
   QuantizedRows quantized;
 };
 
+// One phase of the team: x = values, [rows, k] of floats, for all rows of x.
+void quantize_rows(Worker& worker, const QuantizedRows& x, const float* values, int k);
+
 // One phase of the team. `out` is [rows, n] with `stride` floats from row to row, and must not
 // overlap the input.
 void linear(Worker& worker, const phloem_weight& weight, const LinearInput& x, float* out,
             int64_t stride, Then then);
+
+// A row of W as floats, [k]: an embedding, where W is a table of them.
+void unpack_row(const phloem_weight& weight, int64_t row, float* out);
 
 // Row `row` of a packed weight as floats, [k]: an embedding. Called within a task.
 void embed_row(const phloem_weight& weight, int64_t row, float* out);

@@ -50,7 +50,7 @@ inline void quantize_group(const QuantizedRows& x, size_t group, f32x16 a, f32x1
   store(q, __builtin_convertvector(q_a, i8x16));
   store(q + LANES, __builtin_convertvector(q_b, i8x16));
   x.scales[group] = scale;
-  x.sums[group] = sum;
+  x.offsets[group] = -128 * sum;
   x.scaled_sums[group] = scale * static_cast<float>(sum);
 }
 

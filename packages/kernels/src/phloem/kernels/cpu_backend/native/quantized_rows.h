@@ -24,8 +24,8 @@ struct QuantizedRows {
   int groups = 0;
   int8_t* q = nullptr;
   float* scales = nullptr;
-  int32_t* sums = nullptr;         // of q
-  float* scaled_sums = nullptr;    // scales * sums
+  int32_t* offsets = nullptr;      // -128 * sum of q: what weights that are kept as q + 128 add
+  float* scaled_sums = nullptr;    // scale * sum of q
 
   // How much memory `rows` rows take, and the view of it; `memory` is aligned to 64 bytes.
   static size_t bytes(int rows, int k) {
@@ -38,8 +38,8 @@ struct QuantizedRows {
     x.groups = groups_of(k);
     x.q = static_cast<int8_t*>(memory);
     x.scales = reinterpret_cast<float*>(x.q + groups * GROUP);
-    x.sums = reinterpret_cast<int32_t*>(x.scales + groups);
-    x.scaled_sums = reinterpret_cast<float*>(x.sums + groups);
+    x.offsets = reinterpret_cast<int32_t*>(x.scales + groups);
+    x.scaled_sums = reinterpret_cast<float*>(x.offsets + groups);
     return x;
   }
 };

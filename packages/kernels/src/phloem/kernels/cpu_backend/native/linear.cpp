@@ -1,0 +1,194 @@
+#include "linear.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "linear_tiles.h"
+#include "packed.h"
+#include "simd.h"
+
+namespace phloem {
+namespace {
+
+using Tile = void (*)(const Panels&, const LinearInput&, int k, int row, f32x16 (*y)[PAIR]);
+using Tiles = std::array<Tile, MAX_TILE>;
+
+template <size_t... I>
+constexpr std::array<Tiles, 3> tiles_of_kinds(std::index_sequence<I...>) {
+  return {{{tile_f32<I + 1>...}, {tile_q8<I + 1>...}, {tile_q4<I + 1>...}}};
+}
+
+// By kind and number of rows, less 1.
+constexpr std::array<Tiles, 3> TILES = tiles_of_kinds(std::make_index_sequence<MAX_TILE>{});
+
+inline f32x16 silu(f32x16 x) { return x / (exp(-x) + 1.0f); }
+
+constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// One linear, and how it is cut into tasks: a run of pairs of panels with a block of rows. Panels
+// meet all blocks of rows before the next panels come from memory.
+class Job {
+ public:
+  Job(const phloem_weight& weight, const LinearInput& x, float* out, int64_t stride, Then then,
+      int team_size);
+
+  size_t tasks() const { return static_cast<size_t>(runs_) * blocks_; }
+  void run(size_t task) const;
+
+ private:
+  void run_pair(int pair, int row, int end) const;
+  Panels panels_at(int pair) const;
+  void finish(int pair, int row, int rows, const f32x16 (*y)[PAIR]) const;
+  void put(int panel, int row, f32x16 y) const;
+  f32x16 biased(f32x16 y, int output) const;
+
+  const phloem_weight& weight_;
+  const LinearInput& x_;
+  float* const out_;
+  const int64_t stride_;
+  const Then then_;
+  const size_t panel_bytes_;
+  const int panels_, pairs_;
+  int block_, blocks_;  // rows
+  int run_, runs_;      // pairs
+};
+
+// What a task should take, and what a thread does in a nanosecond: bytes from memory, and products
+// of a number with a weight.
+constexpr float TASK_NS = 20000.0f;
+constexpr float BYTES_PER_NS = 12.0f;
+constexpr float F32_PER_NS = 50.0f, QUANTIZED_PER_NS = 150.0f;
+// A pair of panels that is larger is no use to ask for ahead: it would push itself out again.
+constexpr size_t MAX_AHEAD = 128 << 10;
+
+Job::Job(const phloem_weight& weight, const LinearInput& x, float* out, int64_t stride, Then then,
+         int team_size)
+    : weight_(weight),
+      x_(x),
+      out_(out),
+      stride_(stride),
+      then_(then),
+      panel_bytes_(panel_bytes(weight.kind, weight.k)),
+      panels_(panels_of(weight.n)),
+      pairs_(ceil_div(panels_, PAIR)) {
+  const bool is_float = weight.kind == PHLOEM_F32;
+  blocks_ = ceil_div(x.rows, is_float ? 96 : 192);
+  block_ = ceil_div(ceil_div(x.rows, blocks_), MAX_TILE) * MAX_TILE;
+  blocks_ = ceil_div(x.rows, block_);
+  const float products = static_cast<float>(PAIR * PANEL) * weight.k * std::min(block_, x.rows);
+  const float pair_ns = std::max(PAIR * panel_bytes_ / BYTES_PER_NS,
+                                 products / (is_float ? F32_PER_NS : QUANTIZED_PER_NS));
+  const int fair = ceil_div(pairs_, 4 * team_size);
+  run_ = std::clamp(static_cast<int>(TASK_NS / pair_ns), 1, fair);
+  runs_ = ceil_div(pairs_, run_);
+}
+
+void Job::run(size_t task) const {
+  const int first = static_cast<int>(task / blocks_) * run_;
+  const int row = static_cast<int>(task % blocks_) * block_;
+  for (int pair = first; pair < std::min(first + run_, pairs_); ++pair)
+    run_pair(pair, row, std::min(row + block_, x_.rows));
+}
+
+// The rows in tiles of about equal size; each asks for a share of the next pair.
+void Job::run_pair(int pair, int row, int end) const {
+  Panels panels = panels_at(pair);
+  const int tiles = ceil_div(end - row, MAX_TILE), lines = panels.lines;
+  panels.lines = ceil_div(lines, tiles);
+  for (int left = tiles, asked = 0; left > 0; --left) {
+    const int rows = ceil_div(end - row, left);
+    f32x16 y[MAX_TILE][PAIR];
+    TILES[weight_.kind][rows - 1](panels, x_, weight_.k, row, y);
+    finish(pair, row, rows, y);
+    row += rows;
+    asked += panels.lines;
+    panels.next += panels.lines * VECTOR_BYTES;
+    panels.lines = std::min(panels.lines, lines - asked);
+  }
+}
+
+// A pair of the gate's and the up projection's panel, or of neighbours. Of an odd number of panels
+// the last is its own neighbour.
+Panels Job::panels_at(int pair) const {
+  const auto* base = static_cast<const uint8_t*>(weight_.packed);
+  const bool is_gated = then_ == Then::SILU_MUL;
+  const int first = is_gated ? pair : PAIR * pair;
+  const int second = is_gated ? pair + pairs_ : std::min(first + 1, panels_ - 1);
+  const size_t distance = (second - first) * panel_bytes_;
+  const int lines = PAIR * panel_bytes_ > MAX_AHEAD ? 0 : ceil_div(step_bytes(weight_.kind), VECTOR_BYTES);
+  const uint8_t* at = base + first * panel_bytes_;
+  return {at, at + distance, at + (is_gated ? 1 : PAIR) * panel_bytes_, distance, lines};
+}
+
+void Job::finish(int pair, int row, int rows, const f32x16 (*y)[PAIR]) const {
+  for (int r = 0; r < rows; ++r) {
+    if (then_ == Then::SILU_MUL) {
+      const int output = pair * PANEL;
+      const f32x16 gate = biased(y[r][0], output), up = biased(y[r][1], output + weight_.n / 2);
+      store(out_ + (row + r) * stride_ + output, silu(gate) * up);
+    } else {
+      put(PAIR * pair, row + r, y[r][0]);
+      if (PAIR * pair + 1 < panels_) put(PAIR * pair + 1, row + r, y[r][1]);
+    }
+  }
+}
+
+void Job::put(int panel, int row, f32x16 y) const {
+  const int output = panel * PANEL, lanes = std::min(PANEL, weight_.n - output);
+  float* to = out_ + row * stride_ + output;
+  y = biased(y, output);
+  if (then_ == Then::ADD) y = load_some(to, lanes) + y;
+  if (lanes == PANEL)
+    store(to, y);
+  else
+    store_some(to, y, lanes);
+}
+
+f32x16 Job::biased(f32x16 y, int output) const {
+  if (weight_.bias == nullptr) return y;
+  return y + load_some(weight_.bias + output, std::min(PANEL, weight_.n - output));
+}
+
+}  // namespace
+
+void linear(Worker& worker, const phloem_weight& weight, const LinearInput& x, float* out,
+            int64_t stride, Then then) {
+  if (x.rows == 0) return;
+  const Job job(weight, x, out, stride, then, worker.team_size());
+  worker.each(job.tasks(), [&](size_t task) { job.run(task); });
+}
+
+void quantize_rows(Worker& worker, const QuantizedRows& x, const float* values, int k) {
+  const int rows = std::max(1, 512 / x.groups);
+  worker.each(ceil_div(x.rows, rows), [&](size_t task) {
+    const int first = static_cast<int>(task) * rows;
+    for (int r = first; r < std::min(first + rows, x.rows); ++r)
+      quantize_row(x, r, values + static_cast<size_t>(r) * k, k);
+  });
+}
+
+}  // namespace phloem
+
+using namespace phloem;
+
+extern "C" {
+
+// Bytes of scratch that `phloem_linear` needs for `rows` rows, aligned to 64 bytes.
+size_t phloem_linear_scratch(const phloem_weight* weight, int rows) {
+  return weight->kind == PHLOEM_F32 ? 0 : QuantizedRows::bytes(rows, weight->k);
+}
+
+// out [rows, n], or [rows, n / 2] with SILU_MUL, of x [rows, k]; `then` is a `Then`.
+void phloem_linear(Team* team, const phloem_weight* weight, const float* x, int rows,
+                   void* scratch, float* out, int64_t out_stride, int then) {
+  team->run([=](Worker& worker) {
+    LinearInput input{rows, x, {}};
+    if (weight->kind != PHLOEM_F32) {
+      input.quantized = QuantizedRows::at(scratch, rows, weight->k);
+      quantize_rows(worker, input.quantized, x, weight->k);
+    }
+    linear(worker, *weight, input, out, out_stride, static_cast<Then>(then));
+  });
+}
+}
