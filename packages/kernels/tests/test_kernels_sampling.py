@@ -5,8 +5,23 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from phloem.kernels import Penalties, SamplingParameters, get_ops
+from phloem.kernels.cpu_backend.library import library_status, load_library
+from phloem.kernels.cpu_backend.sampling import Sampling
+from phloem.kernels.cpu_backend.team import Team
 
-ops = get_ops()
+
+@pytest.fixture(scope="module", params=["torch", "cpu"])
+def ops(request):
+    """What samples: the reference, and the native library with two threads."""
+    if request.param == "torch":
+        yield get_ops()
+        return
+    status = library_status()
+    if not status.usable:
+        pytest.skip(status.reason)
+    library = load_library()
+    with Team(library, 2) as team:
+        yield Sampling(library, team)
 
 
 def parameters(n, uniforms, temperature=1.0, top_k=-1, top_p=1.0, min_p=0.0):
@@ -57,7 +72,7 @@ logit_rows = st.lists(st.integers(-12, 12).map(lambda i: i / 2), min_size=2, max
     st.sampled_from([0.0, 0.03, 0.4, 1.0]),
     st.floats(0, 1, exclude_max=True),
 )
-def test_a_draw_follows_the_definition(logits, temperature, top_k, top_p, min_p, u):
+def test_a_draw_follows_the_definition(ops, logits, temperature, top_k, top_p, min_p, u):
     probs, margin = filtered(logits, temperature, top_k, top_p, min_p)
     cdf = np.cumsum(probs)
     assume(min(margin, np.abs(cdf - u).min()) > 1e-6)
@@ -77,7 +92,7 @@ def test_a_draw_follows_the_definition(logits, temperature, top_k, top_p, min_p,
         (-1, 1, 0.2),
     ],
 )
-def test_a_large_vocabulary_follows_the_definition_too(top_k, top_p, min_p):
+def test_a_large_vocabulary_follows_the_definition_too(ops, top_k, top_p, min_p):
     rng = np.random.default_rng(3)
     logits = rng.normal(0, 1, (6, 3000)).astype(np.float32)
     uniforms = rng.random(6)
@@ -91,7 +106,7 @@ def test_a_large_vocabulary_follows_the_definition_too(top_k, top_p, min_p):
         assert (cdf[token - 1] if token else 0.0) <= u + 1e-3
 
 
-def test_draws_have_the_frequencies_of_the_distribution():
+def test_draws_have_the_frequencies_of_the_distribution(ops):
     rng = np.random.default_rng(5)
     logits = np.array([0.0, 1.0, 2.0, 0.5, -1.0, 1.5], np.float32)
     n = 20000
@@ -107,7 +122,7 @@ def test_draws_have_the_frequencies_of_the_distribution():
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=8), st.integers(0, 1000))
-def test_a_row_draws_the_same_alone_as_among_others(kinds, seed):
+def test_a_row_draws_the_same_alone_as_among_others(ops, kinds, seed):
     choices = [(1.0, -1, 1.0, 0.0), (0.7, 3, 1.0, 0.0), (1.2, 300, 0.9, 0.0)]
     choices += [(1.0, -1, 0.9, 0.0), (1.0, -1, 0.999, 0.1), (1.5, -1, 1.0, 0.3)]
     rng = np.random.default_rng(seed)
@@ -122,20 +137,20 @@ def test_a_row_draws_the_same_alone_as_among_others(kinds, seed):
     assert together == alone
 
 
-def test_equal_logits_keep_the_lowest_ids():
+def test_equal_logits_keep_the_lowest_ids(ops):
     logits = torch.zeros(1, 10)
     for u, token in ((0.0, 0), (0.34, 1), (0.999, 2)):
         assert ops.sample(logits, parameters(1, u, top_k=3)).tolist() == [token]
     assert ops.greedy(torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 0.0]])).tolist() == [1, 0]
 
 
-def test_forbidden_tokens_are_never_drawn_whatever_the_number():
+def test_forbidden_tokens_are_never_drawn_whatever_the_number(ops):
     logits = torch.tensor([[float("-inf"), 0.0, float("-inf"), 1.0, float("-inf")]])
     for u in (0.0, 0.2, 0.5, 1 - 2**-53):
         assert ops.sample(logits, parameters(1, u)).item() in (1, 3)
 
 
-def test_the_tail_of_a_large_vocabulary_is_not_rounded_away():
+def test_the_tail_of_a_large_vocabulary_is_not_rounded_away(ops):
     logits = torch.full((1, 200_000), -20.0)
     logits[0, 0] = 0.0
     tail = 199_999 * np.exp(-20.0) / (1 + 199_999 * np.exp(-20.0))
@@ -145,7 +160,7 @@ def test_the_tail_of_a_large_vocabulary_is_not_rounded_away():
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 100), st.integers(0, 1000))
-def test_a_bitmask_forbids_exactly_the_tokens_without_a_bit(vocab_size, seed):
+def test_a_bitmask_forbids_exactly_the_tokens_without_a_bit(ops, vocab_size, seed):
     rng = np.random.default_rng(seed)
     allowed = rng.random((2, vocab_size)) < 0.5
     words = -(-vocab_size // 32)
@@ -158,12 +173,12 @@ def test_a_bitmask_forbids_exactly_the_tokens_without_a_bit(vocab_size, seed):
     assert not logits[[0, 2]].any()
 
 
-def test_a_bitmask_of_another_vocabulary_is_refused():
+def test_a_bitmask_of_another_vocabulary_is_refused(ops):
     with pytest.raises(ValueError, match=r"vocabulary of 65 need \(1, 3\)"):
         ops.apply_token_bitmask(torch.zeros(1, 65), np.array([0]), np.zeros((1, 2), np.int32))
 
 
-def test_penalties_change_only_seen_tokens_by_the_published_formulas():
+def test_penalties_change_only_seen_tokens_by_the_published_formulas(ops):
     logits = torch.tensor([[2.0, -2.0, 1.0, 0.5], [1.0, 1.0, 1.0, 1.0]])
 
     def floats(*values):
@@ -184,7 +199,7 @@ def test_penalties_change_only_seen_tokens_by_the_published_formulas():
     torch.testing.assert_close(logits, expected)
 
 
-def test_logprobs_are_of_the_softmax_and_the_likeliest_come_first():
+def test_logprobs_are_of_the_softmax_and_the_likeliest_come_first(ops):
     logits = torch.randn(5, 30, generator=torch.Generator().manual_seed(1))
     ids = torch.tensor([3, 0, 29, 7, 7])
     chosen, top_ids, top = ops.token_logprobs(logits, ids, 4)
