@@ -41,7 +41,8 @@ typedef uint8_t u8x64 __attribute__((vector_size(64)));
 #define PHLOEM_AVX2 0
 #endif
 
-inline f32x16 splat(float x) { return f32x16{} + x; }
+// Not f32x16{} + x: that takes an addition, because it makes 0 of -0.
+inline f32x16 splat(float x) { return f32x16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 inline i32x16 splat(int32_t x) { return i32x16{} + x; }
 
 template <class V, class T>
