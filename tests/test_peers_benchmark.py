@@ -380,6 +380,7 @@ def test_our_exact_configuration_is_known_by_its_flag(place):
     default, exact = phloem_peer.contestants()
     more = phloem_peer.contestant("more", "--page-size 16 --served-model-name 'a b'")
     assert (default.precision, exact.precision, more.precision) == ("", "fp32", "")
+    assert phloem_peer.contestant("too", "--page-size 16 --quantization=none").precision == "fp32"
     assert more.launch(place, "w1").command[-4:] == (
         *("--page-size", "16", "--served-model-name", "a b"),
     )

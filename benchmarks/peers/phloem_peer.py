@@ -29,7 +29,7 @@ def contestant(name: str, flags: str) -> Contestant:
             )
         )
 
-    exact = "--quantization none" in " ".join(options)
+    exact = "--quantization none" in flags.replace("=", " ")
     return Contestant(name, "fp32" if exact else "", _nothing, launch, flags, ours=True)
 
 
