@@ -41,6 +41,9 @@ void quantize_rows(Worker& worker, const QuantizedRows& x, const float* values, 
 void linear(Worker& worker, const phloem_weight& weight, const LinearInput& x, float* out,
             int64_t stride, Then then);
 
+// The same within a task, by the calling thread alone.
+void linear_in_task(const phloem_weight& weight, const LinearInput& x, float* out, int64_t stride);
+
 // A row of W as floats, [k]: an embedding, where W is a table of them.
 void unpack_row(const phloem_weight& weight, int64_t row, float* out);
 

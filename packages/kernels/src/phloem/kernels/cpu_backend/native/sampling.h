@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "linear.h"
+#include "phloem.h"
 #include "team.h"
 #include "vocabulary.h"
 
@@ -13,6 +15,12 @@ namespace phloem {
 // (null: nobody asks). NaN is never the largest; a row with nothing above -infinity gives 0.
 void argmax(Worker& worker, const Logits& logits, const Workspace& workspace, int64_t* ids,
             bool* finite);
+
+// The same of the logits `linear(weight, x)`, which are never there as a whole. `memory` has the
+// bytes that `argmax_linear_bytes` says, aligned to 4.
+size_t argmax_linear_bytes(const phloem_weight& weight, int rows);
+void argmax_linear(Worker& worker, const phloem_weight& weight, const LinearInput& x, void* memory,
+                   int64_t* ids, bool* finite);
 
 // How rows are sampled; arrays have an element for each row.
 struct Sampling {

@@ -130,27 +130,30 @@ void Weigher::operator()(const float* x, int n, float* weights) const {
   for (int i = 0; i < n; i += LANES) store(weights + i, (*this)(load_padded(x + i, n - i)));
 }
 
+float take_maxima(const float* x, int n, float* maxima) {
+  // Several of each, so that one does not wait for the last.
+  f32x16 most[4], zeros[4]{};
+  for (f32x16& m : most) m = splat(-INFINITY);
+  int i = 0;
+  for (; i + 4 * LANES <= n; i += 4 * LANES)
+    for (int j = 0; j < 4; ++j) {
+      const f32x16 v = load(x + i + j * LANES);
+      most[j] = max(v, most[j]);
+      zeros[j] += v * 0.0f;
+    }
+  for (; i < n; i += LANES) {
+    const int rest = std::min(n - i, LANES);
+    most[0] = max(load_padded(x + i, rest), most[0]);
+    zeros[0] += load_some(x + i, rest) * 0.0f;
+  }
+  store(maxima, max(max(most[0], most[1]), max(most[2], most[3])));
+  return sum((zeros[0] + zeros[1]) + (zeros[2] + zeros[3]));
+}
+
 void note_maxima(const Logits& logits, int r, int task, const RowNotes& notes) {
   each_span(logits, task, [&](int s) {
-    const float* x = logits.row(r) + s * SPAN;
-    const int n = logits.span_size(s);
-    // Several of each, so that one does not wait for the last.
-    f32x16 most[4], zeros[4]{};
-    for (f32x16& m : most) m = splat(-INFINITY);
-    int i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES)
-      for (int j = 0; j < 4; ++j) {
-        const f32x16 v = load(x + i + j * LANES);
-        most[j] = max(v, most[j]);
-        zeros[j] += v * 0.0f;
-      }
-    for (; i < n; i += LANES) {
-      const int rest = std::min(n - i, LANES);
-      most[0] = max(load_padded(x + i, rest), most[0]);
-      zeros[0] += load_some(x + i, rest) * 0.0f;
-    }
-    store(notes.maxima + s * LANES, max(max(most[0], most[1]), max(most[2], most[3])));
-    notes.zeros[s] = sum((zeros[0] + zeros[1]) + (zeros[2] + zeros[3]));
+    notes.zeros[s] = take_maxima(logits.row(r) + s * SPAN, logits.span_size(s),
+                                 notes.maxima + s * LANES);
   });
 }
 

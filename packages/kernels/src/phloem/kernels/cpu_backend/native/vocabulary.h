@@ -90,6 +90,10 @@ inline uint64_t rank_of(float logit, int32_t id) {
   return static_cast<uint64_t>(bits) << 32 | static_cast<uint32_t>(id);
 }
 
+// Takes the largest of every sixteenth of n logits into `maxima`, [16], leaving NaN out. Returns 0,
+// or NaN if not all of them are finite.
+float take_maxima(const float* x, int n, float* maxima);
+
 // The passes below do one task of one row.
 
 void note_maxima(const Logits& logits, int r, int task, const RowNotes& notes);
