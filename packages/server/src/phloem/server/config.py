@@ -70,10 +70,19 @@ class ServerArgs:
         choices=("auto", "float32", "bfloat16"),
     )
     quantization: str = option(
-        "none", "how weights are compressed", group=ENGINE, choices=("none",)
+        "auto",
+        "how weights are kept; none: in floats; int8, int4: rounded when they are loaded; gguf: in "
+        "the blocks of their file; auto: gguf for a .gguf file on the kernels cpu, else none",
+        group=ENGINE,
+        choices=("auto", "none", "int8", "int4", "gguf"),
     )
     device: str = option("auto", "auto, cpu, cuda or cuda:N", group=ENGINE)
-    kernel_backend: str = option("torch", "which kernels compute", group=ENGINE, choices=("torch",))
+    kernel_backend: str = option(
+        "torch",
+        "which kernels compute; auto: triton on a GPU, else cpu where it can run, and torch",
+        group=ENGINE,
+        choices=("auto", "cpu", "torch", "triton", "flashinfer"),
+    )
     context_length: int | None = option(
         None, "longest prompt and output; none: the model's own", group=ENGINE
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from phloem.kernels import available_backends
+from phloem.kernels import automatic_backend, available_backends
 from phloem.model_runner.sources import default_cache_dir, resolve_model
 
 COMPONENTS = ("radix-cache", "kernels", "mem-pool", "scheduler", "model-runner", "server")
@@ -72,13 +72,15 @@ class Report:
     available_bytes: int
     gpus: tuple[str, ...]
     backends: tuple[Backend, ...]
+    automatic_backend: str
+    """The one that `auto` is here."""
     model: Model
     problems: tuple[str, ...]
     """Why an engine cannot run here; empty when one can."""
 
 
 def examine(cache_dir: str | Path | None = None) -> Report:
-    """Look at this machine; takes about as long as importing torch."""
+    """Look at this machine; takes about as long as importing torch, and compiles no kernels."""
     memory = psutil.virtual_memory()
     backends = tuple(Backend(b.name, b.usable, b.reason) for b in available_backends())
     components = {name: _component_version(name) for name in COMPONENTS}
@@ -93,6 +95,7 @@ def examine(cache_dir: str | Path | None = None) -> Report:
         available_bytes=memory.available,
         gpus=_gpus(),
         backends=backends,
+        automatic_backend=automatic_backend(),
         model=_default_model(Path(cache_dir or default_cache_dir())),
         problems=tuple(_problems(components, libraries, backends)),
     )
@@ -113,6 +116,7 @@ def lines(report: Report) -> Iterator[tuple[str, str]]:
     for backend in report.backends:
         state = "usable" if backend.usable else "not usable"
         yield f"kernels: {backend.name}", f"{state} ({backend.reason})"
+    yield "kernels: auto", report.automatic_backend
     yield f"model {report.model.name}", report.model.found
     yield "model cache", report.model.cache_dir
 
@@ -185,7 +189,9 @@ def _default_model(cache: Path) -> Model:
         raise _WorkNeeded(what)
 
     try:
-        folder = resolve_model(_DEFAULT_MODEL, cache_dir=cache, offline=True, progress=stop)
+        folder = resolve_model(
+            _DEFAULT_MODEL, cache_dir=cache, offline=True, float_weights=False, progress=stop
+        )
     except _WorkNeeded:
         return Model(_DEFAULT_MODEL, True, "present, converted at its first use", str(cache))
     except ValueError as error:

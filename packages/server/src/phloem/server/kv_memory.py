@@ -10,22 +10,21 @@ import torch
 from phloem.mem_pool.kv import KVPool
 from phloem.mem_pool.kv_transfer import HostKVPool, KVTransfer
 from phloem.model_runner.checkpoint_identity import checkpoint_identity
-from phloem.server.config import ServerArgs
 
 
 class PoolMemory:
     """A KV pool of a model; implements `KVMemory`.
 
     Args:
-        args: the engine's options.
         pool: the KV of the device.
         folder: the model's.
+        computation: what else the numbers depend on: dtype, form of the weights, kernels.
     """
 
-    def __init__(self, args: ServerArgs, pool: KVPool, folder: Path) -> None:
-        self._args = args
+    def __init__(self, pool: KVPool, folder: Path, computation: str) -> None:
         self._pool = pool
         self._folder = folder
+        self._computation = computation
         self.token_bytes = pool.shape.bytes_per_token
         self.in_host_memory = pool.device.type == "cpu"
         self.layer_ready: Callable[[int], None] | None = None
@@ -34,16 +33,8 @@ class PoolMemory:
     @property
     def fingerprint(self) -> str:
         """The checkpoint, the form of its KV, and what else its numbers depend on."""
-        args = self._args
-        return " ".join(
-            (
-                checkpoint_identity(self._folder),
-                self._pool.fingerprint,
-                args.dtype,
-                args.quantization,
-                args.kernel_backend,
-            )
-        )
+        checkpoint = checkpoint_identity(self._folder)
+        return f"{checkpoint} {self._pool.fingerprint} {self._computation}"
 
     def transfer(self, num_host_slots: int) -> KVTransfer:
         """Copies to host memory, which is made."""

@@ -38,6 +38,10 @@ def locate_model(args: ServerArgs, progress: Progress | None = None) -> LocatedM
         scripted = load_scripted_model(args)
         return LocatedModel(args.model, args, scripted.tokenizer_folder)
     folder = resolve_model(
-        args.model, cache_dir=args.cache_dir, offline=args.offline, progress=progress
+        args.model,
+        cache_dir=args.cache_dir,
+        offline=args.offline,
+        float_weights=False,
+        progress=progress,
     )
     return LocatedModel(folder.name, replace(args, model=str(folder.path)), folder.path)

@@ -91,7 +91,10 @@ def _read(content: Any, args: ServerArgs) -> ScriptedModel:
     if unknown:
         raise ValueError(f"unknown field {unknown[0]!r}: known are {', '.join(sorted(_FIELDS))}")
     folder = resolve_model(
-        content.get("tokenizer", "smollm2"), cache_dir=args.cache_dir, offline=args.offline
+        content.get("tokenizer", "smollm2"),
+        cache_dir=args.cache_dir,
+        offline=args.offline,
+        float_weights=False,
     )
     tokenizer = Tokenizer.from_folder(folder.path)
     eos = tokenizer.eos_token_id

@@ -70,28 +70,35 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
     # Imported here: torch takes a second, and neither a scripted model nor a bad option needs it.
     import torch
 
-    from phloem.kernels import get_ops
-    from phloem.mem_pool.kv import DTYPES, KVPool, KVShape
+    from phloem.mem_pool.kv import KVPool, KVShape
     from phloem.model_runner import ModelRunner, load_model
+    from phloem.model_runner.quantization import choose_quantization
     from phloem.model_runner.sources import resolve_model
+    from phloem.server.compute import kv_cache_dtype, make_ops, weights_dtype
     from phloem.server.kv_memory import PoolMemory
 
     device = _device(args, torch.cuda.is_available())
     laps.lap("import torch")
     folder = resolve_model(
-        args.model, cache_dir=args.cache_dir, offline=args.offline, progress=progress
+        args.model,
+        cache_dir=args.cache_dir,
+        offline=args.offline,
+        float_weights=False,
+        progress=progress,
     )
     tokenizer = Tokenizer.from_folder(folder.path)
     laps.lap("load the tokenizer")
-    dtype = "float32" if args.dtype == "auto" and device == "cpu" else args.dtype
-    model = load_model(folder.path, dtype, device, get_ops(args.kernel_backend))
-    laps.lap("load the weights")
+    ops = make_ops(args, device)
+    laps.lap(f"make the kernels ({ops.name})")
+    quantization = choose_quantization(args.quantization, folder.path, ops.name)
+    model = load_model(folder.path, weights_dtype(args, device), device, ops, quantization)
+    laps.lap(f"load the weights ({quantization})")
     c = model.config
-    kv_dtype = DTYPES.get(args.kv_cache_dtype, model.dtype)
+    kv_dtype = kv_cache_dtype(args, model.dtype, quantization)
     shape = KVShape(c.num_layers, c.num_kv_heads, c.head_dim, kv_dtype)
     slots = _slots(args, shape.bytes_per_token, _available_bytes(device), device)
     kv = KVPool(slots.num_slots, shape, device, page_size=args.page_size)
-    memory = PoolMemory(args, kv, folder.path)
+    memory = PoolMemory(kv, folder.path, f"{model.dtype} {quantization} {ops.name}")
     config = _scheduler_config(
         args,
         model.config.context_length,

@@ -118,7 +118,7 @@ def _encode(tokenizer: str) -> Encode:
         from phloem.model_runner.sources import resolve_model
 
         try:
-            path = resolve_model(tokenizer).path
+            path = resolve_model(tokenizer, float_weights=False).path
         except ValueError as error:
             raise ValueError(f"{error} (or give --tokenizer)") from error
     return partial(Tokenizer.from_folder(path).encode, add_special_tokens=False)
