@@ -144,14 +144,16 @@ def compile_library(
     Raises:
         BuildError: if the compiler fails, with the last lines of what it said.
     """
-    paths = sorted(NATIVE.glob("*.cpp")) if sources is None else sources
-    objects = [folder / f"{path.stem}.o" for path in paths]
+    if sources is None:
+        # The longest first, so that none is left alone at the end.
+        sources = sorted(NATIVE.glob("*.cpp"), key=lambda path: (-path.stat().st_size, path.name))
+    objects = [folder / f"{path.stem}.o" for path in sources]
     command = (*recipe.compiler.command, *recipe.flags)
     inputs = (f"-I{NATIVE}", f'-DPHLOEM_SOURCES="{recipe.sources}"', "-c")
     with ThreadPoolExecutor(jobs or usable_cores()) as pool:
         steps = [
             pool.submit(_run, (*command, *inputs, str(path), "-o", str(target)))
-            for path, target in zip(paths, objects)
+            for path, target in zip(sources, objects)
         ]
         try:
             for step in steps:
