@@ -112,19 +112,39 @@ inline i32x16 round_to_int(f32x16 a) {
 
 // Lanes summed in a fixed order: halves, quarters, pairs.
 inline float sum(f32x16 v) {
+#if PHLOEM_AVX512
+  const __mmask8 all = -1;  // GCC 12 warns of the forms without a mask
+  const __m512 x = (__m512)v;
+  const __m256 half = _mm256_add_ps(_mm512_maskz_extractf32x8_ps(all, x, 0),
+                                    _mm512_maskz_extractf32x8_ps(all, x, 1));
+  const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+  return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+#else
   float x[LANES];
   store(x, v);
   for (int half = LANES / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) x[i] += x[i + half];
   return x[0];
+#endif
 }
 
 inline float max_lane(f32x16 v) {
+#if PHLOEM_AVX512
+  const __mmask8 all = -1;  // GCC 12 warns of the forms without a mask
+  const __m512 x = (__m512)v;
+  const __m256 half = _mm256_max_ps(_mm512_maskz_extractf32x8_ps(all, x, 0),
+                                    _mm512_maskz_extractf32x8_ps(all, x, 1));
+  const __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  const __m128 pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+  return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+#else
   float x[LANES];
   store(x, v);
   for (int half = LANES / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
   return x[0];
+#endif
 }
 
 // e^x within 2 ulp for x in [-87, 88]; 0 below, infinity above. Cody-Waite reduction to
