@@ -188,7 +188,7 @@ def _check_lengths(n: int, of: str, *arrays: npt.NDArray[np.generic]) -> None:
 
 
 def _check_within(values: npt.NDArray[np.int64], limit: int, what: str) -> None:
-    if len(values) and not (0 <= values.min() and values.max() < limit):
+    if len(values) and (values.min() < 0 or values.max() >= limit):
         raise ValueError(
             f"{what} from {values.min()} to {values.max()} are not all in [0, {limit}): these are "
             "logits of another model or batch"
