@@ -24,8 +24,8 @@ _Floats = npt.NDArray[np.float32]
 _Bytes = npt.NDArray[np.uint8]
 
 _HALF = BLOCK_SIZE // 2
-_ROWS_AT_ONCE = 4096
-"""Rows that are held in float32 at a time, beside the result."""
+_ROWS_AT_ONCE = 512
+"""Rows that are worked on at a time: few enough for a cache."""
 
 
 def quantize_blocks(weight: Tensor, format: BlockFormat) -> BlockWeight:
