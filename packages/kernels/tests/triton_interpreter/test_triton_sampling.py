@@ -39,15 +39,15 @@ FILTERS = [
 @pytest.mark.parametrize("vocab_size", [3, 5000])
 def test_draws_are_those_of_the_reference(filters, vocab_size):
     rng = np.random.default_rng(3)
-    logits = torch.from_numpy(rng.normal(0, 2, (3, vocab_size)).astype(np.float32))
-    p = parameters(3, rng.random(3), *filters)
+    logits = torch.from_numpy(rng.normal(0, 2, (2, vocab_size)).astype(np.float32))
+    p = parameters(2, rng.random(2), *filters)
     assert triton.sample(logits, p).tolist() == reference.sample(logits, p).tolist()
 
 
 tied_rows = st.lists(st.integers(-6, 6).map(lambda i: i / 2), min_size=2, max_size=12)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     tied_rows,
     st.sampled_from([-1, 1, 2, 3, 7, 500]),
@@ -55,9 +55,9 @@ tied_rows = st.lists(st.integers(-6, 6).map(lambda i: i / 2), min_size=2, max_si
     st.sampled_from([0.0, 0.03, 0.4]),
 )
 def test_ties_keep_the_lowest_ids(logits, top_k, top_p, min_p):
-    uniforms = np.linspace(0.013, 0.987, 5)
-    rows = torch.tensor([logits], dtype=torch.float32).repeat(5, 1)
-    p = parameters(5, uniforms, 1.0, top_k, top_p, min_p)
+    uniforms = np.linspace(0.013, 0.987, 4)
+    rows = torch.tensor([logits], dtype=torch.float32).repeat(4, 1)
+    p = parameters(4, uniforms, 1.0, top_k, top_p, min_p)
     assert triton.sample(rows, p).tolist() == reference.sample(rows, p).tolist()
 
 

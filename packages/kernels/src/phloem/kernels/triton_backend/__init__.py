@@ -27,7 +27,7 @@ def probe() -> tuple[bool, str]:
         return False, f"triton is installed and cannot be imported: {error}"
     version = f"triton {triton.__version__}"
     if triton.knobs.runtime.interpret:
-        return True, f"{version} in its interpreter (TRITON_INTERPRET is set): exact, very slow"
+        return True, f"{version} in its interpreter (TRITON_INTERPRET is set), which is for tests"
     if not torch.cuda.is_available():
         return False, f"{version} is installed, but torch {torch.__version__} sees no GPU"
     return True, f"{version} on {torch.cuda.get_device_name()}"
