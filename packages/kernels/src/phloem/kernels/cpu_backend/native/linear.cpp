@@ -27,7 +27,9 @@ inline f32x16 silu(f32x16 x) { return x / (exp(-x) + 1.0f); }
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // One linear, and how it is cut into tasks: a run of pairs of panels with a block of rows. Panels
-// meet all blocks of rows before the next panels come from memory.
+// meet all blocks of rows before the next panels come from memory. A pair is a panel of the first half
+// of the outputs and its partner in the second, the gate's and the up projection's in a SILU_MUL:
+// so a run reads two sequences of memory, which processors foresee, and no pieces of one.
 class Job {
  public:
   Job(const phloem_weight& weight, const LinearInput& x, float* out, int64_t stride, Then then,
@@ -38,9 +40,9 @@ class Job {
 
  private:
   void run_pair(int pair, int row, int end) const;
-  Panels panels_at(int pair) const;
+  Panels panels_of_tile(int pair, int tile, int tiles, int rows) const;
   void finish(int pair, int row, int rows, const f32x16 (*y)[PAIR]) const;
-  void put(int panel, int row, f32x16 y) const;
+  void put(int output, int row, f32x16 y) const;
   f32x16 biased(f32x16 y, int output) const;
 
   const phloem_weight& weight_;
@@ -61,6 +63,9 @@ constexpr float BYTES_PER_NS = 12.0f;
 constexpr float F32_PER_NS = 50.0f, QUANTIZED_PER_NS = 150.0f;
 // A pair of panels that is larger is no use to ask for ahead: it would push itself out again.
 constexpr size_t MAX_AHEAD = 128 << 10;
+constexpr size_t NEAR_AHEAD = 4 << 10;
+// Rows from which on a single tile is busy enough to read late.
+constexpr int BUSY_TILE = 5;
 
 Job::Job(const phloem_weight& weight, const LinearInput& x, float* out, int64_t stride, Then then,
          int team_size)
@@ -91,51 +96,46 @@ void Job::run(size_t task) const {
     run_pair(pair, row, std::min(row + block_, x_.rows));
 }
 
-// The rows in tiles of about equal size; each asks for a share of the next pair.
+// The rows in tiles of about equal size.
 void Job::run_pair(int pair, int row, int end) const {
-  Panels panels = panels_at(pair);
-  const int tiles = ceil_div(end - row, MAX_TILE), lines = panels.lines;
-  panels.lines = ceil_div(lines, tiles);
-  for (int left = tiles, asked = 0; left > 0; --left) {
-    const int rows = ceil_div(end - row, left);
+  const int tiles = ceil_div(end - row, MAX_TILE);
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int rows = ceil_div(end - row, tiles - tile);
     f32x16 y[MAX_TILE][PAIR];
-    TILES[weight_.kind][rows - 1](panels, x_, weight_.k, row, y);
+    TILES[weight_.kind][rows - 1](panels_of_tile(pair, tile, tiles, rows), x_, weight_.k, row, y);
     finish(pair, row, rows, y);
     row += rows;
-    asked += panels.lines;
-    panels.next += panels.lines * VECTOR_BYTES;
-    panels.lines = std::min(panels.lines, lines - asked);
   }
 }
 
-// A pair of the gate's and the up projection's panel, or of neighbours. Of an odd number of panels
-// the last is its own neighbour.
-Panels Job::panels_at(int pair) const {
-  const auto* base = static_cast<const uint8_t*>(weight_.packed);
-  const bool is_gated = then_ == Then::SILU_MUL;
-  const int first = is_gated ? pair : PAIR * pair;
-  const int second = is_gated ? pair + pairs_ : std::min(first + 1, panels_ - 1);
-  const size_t distance = (second - first) * panel_bytes_;
-  const int lines = PAIR * panel_bytes_ > MAX_AHEAD ? 0 : ceil_div(step_bytes(weight_.kind), VECTOR_BYTES);
-  const uint8_t* at = base + first * panel_bytes_;
-  return {at, at + distance, at + (is_gated ? 1 : PAIR) * panel_bytes_, distance, lines};
+// Each of several tiles asks for a share of the next pair. A single one asks for what it will read
+// soon, or, with so few rows that it does little but read, leaves that to the processor's foresight.
+Panels Job::panels_of_tile(int pair, int tile, int tiles, int rows) const {
+  const uint8_t* first = static_cast<const uint8_t*>(weight_.packed) + pair * panel_bytes_;
+  // Of an odd number of panels the last is its own partner.
+  const uint8_t* second = first + (pair + pairs_ < panels_ ? pairs_ * panel_bytes_ : 0);
+  const int lines = ceil_div(step_bytes(weight_.kind), VECTOR_BYTES);
+  if (tiles == 1) return {first, second, NEAR_AHEAD, rows < BUSY_TILE ? 0 : lines};
+  if (PAIR * panel_bytes_ > MAX_AHEAD) return {first, second, 0, 0};
+  const int share = ceil_div(lines, tiles), asked = share * tile;
+  return {first, second, panel_bytes_ + asked * VECTOR_BYTES, std::clamp(lines - asked, 0, share)};
 }
 
 void Job::finish(int pair, int row, int rows, const f32x16 (*y)[PAIR]) const {
+  const int output = pair * PANEL, second = output + pairs_ * PANEL;
   for (int r = 0; r < rows; ++r) {
     if (then_ == Then::SILU_MUL) {
-      const int output = pair * PANEL;
-      const f32x16 gate = biased(y[r][0], output), up = biased(y[r][1], output + weight_.n / 2);
+      const f32x16 gate = biased(y[r][0], output), up = biased(y[r][1], second);
       store(out_ + (row + r) * stride_ + output, silu(gate) * up);
     } else {
-      put(PAIR * pair, row + r, y[r][0]);
-      if (PAIR * pair + 1 < panels_) put(PAIR * pair + 1, row + r, y[r][1]);
+      put(output, row + r, y[r][0]);
+      if (second < weight_.n) put(second, row + r, y[r][1]);
     }
   }
 }
 
-void Job::put(int panel, int row, f32x16 y) const {
-  const int output = panel * PANEL, lanes = std::min(PANEL, weight_.n - output);
+void Job::put(int output, int row, f32x16 y) const {
+  const int lanes = std::min(PANEL, weight_.n - output);
   float* to = out_ + row * stride_ + output;
   y = biased(y, output);
   if (then_ == Then::ADD) y = load_some(to, lanes) + y;
@@ -157,12 +157,6 @@ void linear(Worker& worker, const phloem_weight& weight, const LinearInput& x, f
   if (x.rows == 0) return;
   const Job job(weight, x, out, stride, then, worker.team_size());
   worker.each(job.tasks(), [&](size_t task) { job.run(task); });
-}
-
-void linear_in_task(const phloem_weight& weight, const LinearInput& x, float* out, int64_t stride) {
-  if (x.rows == 0) return;
-  const Job job(weight, x, out, stride, Then::STORE, 1);
-  for (size_t task = 0; task < job.tasks(); ++task) job.run(task);
 }
 
 void quantize_rows(Worker& worker, const QuantizedRows& x, const float* values, int k) {

@@ -21,19 +21,19 @@ constexpr int MAX_TILE = 2;
 #endif
 constexpr int PAIR = 2;
 
-// The panels of a tile, and what it asks memory for meanwhile: `lines` cache lines at a step's
-// distance from `next`, in both panels of the pair that starts there.
+// The panels of a tile, and what it asks memory for meanwhile: with each step `lines` cache lines,
+// `ahead` bytes further on in both. They go to the second level of caches: the first has no room for
+// more than what is computed with.
 struct Panels {
   const uint8_t* first;
   const uint8_t* second;
-  const uint8_t* next;
-  size_t next_distance;
+  size_t ahead;
   int lines;
 
-  void prefetch(size_t offset) const {
+  void prefetch(size_t step) const {
     for (int i = 0; i < lines; ++i) {
-      __builtin_prefetch(next + offset + i * VECTOR_BYTES);
-      __builtin_prefetch(next + offset + next_distance + i * VECTOR_BYTES);
+      __builtin_prefetch(first + step + ahead + i * VECTOR_BYTES, 0, 2);
+      __builtin_prefetch(second + step + ahead + i * VECTOR_BYTES, 0, 2);
     }
   }
 };
