@@ -1,0 +1,205 @@
+// Blocks of K and V, from the pages of a layer into the order that products take.
+//
+// Owns addresses and orders: K with its tokens in lanes, V with its dimensions. Positions that are
+// not read are zeros or left alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "attention.h"
+#include "phloem.h"
+#include "simd.h"
+
+namespace phloem {
+
+constexpr int BLOCK_VECTORS = BLOCK / LANES;
+
+inline int vectors_of(int elements) { return (elements + LANES - 1) / LANES; }
+
+// Where the elements and the scale of a slot are, for one head.
+template <class T>
+class Slots {
+ public:
+  Slots(const phloem_kv_part& part, int page_size, int head)
+      : elements_(static_cast<const T*>(part.elements) + head * part.head),
+        scales_(part.scales == nullptr ? nullptr : part.scales + head * part.scale_head),
+        part_(part),
+        page_size_(page_size) {
+    while (shift_ < 31 && (1 << shift_) < page_size) ++shift_;
+    divides_ = (1 << shift_) != page_size;
+  }
+
+  const T* elements(int32_t slot) const {
+    const int32_t page = page_of(slot);
+    return elements_ + page * part_.page + (slot - page * page_size_) * part_.token;
+  }
+  float scale(int32_t slot) const {
+    const int32_t page = page_of(slot);
+    return scales_[page * part_.scale_page + (slot - page * page_size_) * part_.scale_token];
+  }
+
+ private:
+  int32_t page_of(int32_t slot) const { return divides_ ? slot / page_size_ : slot >> shift_; }
+
+  const T* elements_;
+  const float* scales_;
+  const phloem_kv_part part_;
+  const int32_t page_size_;
+  int shift_ = 0;
+  bool divides_ = false;
+};
+
+// Rows become columns: 16 x 16 units of 32 bits.
+inline void transpose(f32x16 rows[LANES]) {
+#if PHLOEM_AVX512
+  // Masked, because GCC 12 warns of the unmasked forms.
+  const __mmask16 all = -1;
+  __m512 a[LANES], b[LANES];
+  for (int i = 0; i < LANES; i += 2) {
+    a[i] = _mm512_maskz_unpacklo_ps(all, (__m512)rows[i], (__m512)rows[i + 1]);
+    a[i + 1] = _mm512_maskz_unpackhi_ps(all, (__m512)rows[i], (__m512)rows[i + 1]);
+  }
+  for (int i = 0; i < LANES; i += 4) {
+    b[i] = (__m512)_mm512_maskz_unpacklo_pd((__mmask8)all, (__m512d)a[i], (__m512d)a[i + 2]);
+    b[i + 1] = (__m512)_mm512_maskz_unpackhi_pd((__mmask8)all, (__m512d)a[i], (__m512d)a[i + 2]);
+    b[i + 2] = (__m512)_mm512_maskz_unpacklo_pd((__mmask8)all, (__m512d)a[i + 1], (__m512d)a[i + 3]);
+    b[i + 3] = (__m512)_mm512_maskz_unpackhi_pd((__mmask8)all, (__m512d)a[i + 1], (__m512d)a[i + 3]);
+  }
+  for (int half = 0; half < LANES; half += 8)
+    for (int j = 0; j < 4; ++j) {
+      a[half + j] = _mm512_maskz_shuffle_f32x4(all, b[half + j], b[half + 4 + j], 0x88);
+      a[half + 4 + j] = _mm512_maskz_shuffle_f32x4(all, b[half + j], b[half + 4 + j], 0xdd);
+    }
+  for (int j = 0; j < 8; ++j) {
+    rows[j] = (f32x16)_mm512_maskz_shuffle_f32x4(all, a[j], a[8 + j], 0x88);
+    rows[8 + j] = (f32x16)_mm512_maskz_shuffle_f32x4(all, a[j], a[8 + j], 0xdd);
+  }
+#else
+  float x[LANES][LANES], y[LANES][LANES];
+  std::memcpy(x, rows, sizeof x);
+  for (int i = 0; i < LANES; ++i)
+    for (int j = 0; j < LANES; ++j) y[j][i] = x[i][j];
+  std::memcpy(rows, y, sizeof y);
+#endif
+}
+
+// Columns become quads: out[4 d + t] = row t's byte d.
+inline void interleave(const int8_t* const rows[4], int8_t* out) {
+#if PHLOEM_AVX512 || PHLOEM_AVX2
+  __m128i x[4];
+  for (int t = 0; t < 4; ++t) x[t] = _mm_loadu_si128((const __m128i*)rows[t]);
+  const __m128i low[2] = {_mm_unpacklo_epi8(x[0], x[1]), _mm_unpacklo_epi8(x[2], x[3])};
+  const __m128i high[2] = {_mm_unpackhi_epi8(x[0], x[1]), _mm_unpackhi_epi8(x[2], x[3])};
+  __m128i* to = (__m128i*)out;
+  _mm_store_si128(to, _mm_unpacklo_epi16(low[0], low[1]));
+  _mm_store_si128(to + 1, _mm_unpackhi_epi16(low[0], low[1]));
+  _mm_store_si128(to + 2, _mm_unpacklo_epi16(high[0], high[1]));
+  _mm_store_si128(to + 3, _mm_unpackhi_epi16(high[0], high[1]));
+#else
+  for (int d = 0; d < LANES; ++d)
+    for (int t = 0; t < 4; ++t) out[4 * d + t] = rows[t][d];
+#endif
+}
+
+inline f32x16 widen(const float* p) { return load(p); }
+inline f32x16 widen(const uint16_t* p) { return load_bf16(p); }
+// Sixty-four bytes stay as they are; + 128 makes them unsigned.
+inline f32x16 widen(const int8_t* p) { return (f32x16)(load<u8x64>(p) ^ (uint8_t)0x80); }
+
+// Elements that a vector of units takes up in memory.
+template <class T>
+constexpr int VECTOR_ELEMENTS = sizeof(T) == 1 ? 4 * LANES : LANES;
+
+// A row's elements from p on, of which `left` are its own; the others are 0.
+template <class T>
+[[gnu::always_inline]] inline f32x16 widen_some(const T* p, int left) {
+  constexpr int N = VECTOR_ELEMENTS<T>;
+  if (left >= N) return widen(p);
+  alignas(64) T padded[N] = {};
+  int i = 0;
+  for (; i + LANES <= left; i += LANES) std::memcpy(padded + i, p + i, LANES * sizeof(T));
+  for (; i < left; ++i) padded[i] = p[i];
+  return widen(padded);
+}
+
+// Asks for a row of `dim` elements ahead of its use.
+template <class T>
+inline void prefetch(const T* p, int dim) {
+  constexpr int LINE = 64 / sizeof(T);
+  for (int i = 0; i < dim; i += LINE) __builtin_prefetch(p + i, 0, 2);
+}
+
+// A block to be packed, and the slots of the one after it, or null.
+struct BlockSlots {
+  const int32_t* slots;
+  int count;
+  const int32_t* next;
+  int next_count;
+};
+
+// out[unit * BLOCK_VECTORS + v]: the unit of tokens 16 v to 16 v + 15.
+template <class T>
+void pack_keys(f32x16* out, const Slots<T>& keys, int dim, const BlockSlots& block) {
+  constexpr int N = VECTOR_ELEMENTS<T>;
+  constexpr int UNIT = N / LANES;
+  const int units = (dim + UNIT - 1) / UNIT;
+  for (int first = 0; first < block.count; first += LANES) {
+    const int tokens = std::min(LANES, block.count - first);
+    const T* rows[LANES];
+    for (int t = 0; t < tokens; ++t) {
+      rows[t] = keys.elements(block.slots[first + t]);
+      if (first + t < block.next_count) prefetch(keys.elements(block.next[first + t]), dim);
+    }
+    for (int d = 0, unit = 0; d < dim; d += N, unit += LANES) {
+      f32x16 x[LANES] = {};
+      for (int t = 0; t < tokens; ++t) x[t] = widen_some(rows[t] + d, dim - d);
+      transpose(x);
+      f32x16* to = out + unit * BLOCK_VECTORS + first / LANES;
+      for (int i = 0; i < std::min(LANES, units - unit); ++i) to[i * BLOCK_VECTORS] = x[i];
+    }
+  }
+}
+
+// out[token * vectors + v]: dimensions 16 v to 16 v + 15.
+template <class T>
+void pack_values(f32x16* out, const Slots<T>& values, int dim, const BlockSlots& block) {
+  for (int t = 0; t < block.count; ++t) {
+    const T* row = values.elements(block.slots[t]);
+    if (t < block.next_count) prefetch(values.elements(block.next[t]), dim);
+    for (int d = 0; d < dim; d += LANES) *out++ = widen_some(row + d, dim - d);
+  }
+}
+
+// out[quad * vectors + v]: dimensions 16 v to 16 v + 15 of four tokens each.
+inline void pack_values(f32x16* out, const Slots<int8_t>& values, int dim,
+                        const BlockSlots& block) {
+  alignas(64) static constexpr int8_t zeros[LANES] = {};
+  for (int first = 0; first < block.count; first += 4) {
+    const int8_t* rows[4];
+    const int tokens = std::min(4, block.count - first);
+    for (int t = 0; t < tokens; ++t) {
+      rows[t] = values.elements(block.slots[first + t]);
+      if (first + t < block.next_count) prefetch(values.elements(block.next[first + t]), dim);
+    }
+    for (int d = 0; d < dim; d += LANES, ++out) {
+      const int8_t* parts[4];
+      int8_t padded[4][LANES] = {};
+      for (int t = 0; t < 4; ++t) {
+        parts[t] = t < tokens ? rows[t] + d : zeros;
+        if (t >= tokens || dim - d >= LANES) continue;
+        std::memcpy(padded[t], parts[t], dim - d);
+        parts[t] = padded[t];
+      }
+      interleave(parts, reinterpret_cast<int8_t*>(out));
+    }
+  }
+}
+
+inline void gather_scales(float* out, const Slots<int8_t>& slots, const BlockSlots& block) {
+  for (int t = 0; t < block.count; ++t) out[t] = slots.scale(block.slots[t]);
+  for (int t = block.count; t % LANES != 0; ++t) out[t] = 0;
+}
+
+}  // namespace phloem

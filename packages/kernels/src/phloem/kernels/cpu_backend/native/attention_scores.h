@@ -1,0 +1,291 @@
+// From queries and a block to probabilities, and from these to sums of values: in floats, and in
+// bytes where the cache is kept in bytes.
+//
+// Scores are kept in units of log2: the scale of the softmax and log2(e) are in the queries.
+#pragma once
+
+#include <cmath>
+
+#include "attention_kernel.h"
+#include "attention_pack.h"
+
+namespace phloem {
+
+constexpr float LOG2_E = 1.44269504f;
+
+// Cuts memory into arrays; from null, it finds out how much they take.
+class Arena {
+ public:
+  explicit Arena(void* memory) : base_(static_cast<char*>(memory)) {}
+  template <class T>
+  T* take(size_t count) {
+    T* taken = reinterpret_cast<T*>(base_ + used_);
+    used_ += (count * sizeof(T) + 63) / 64 * 64;
+    return taken;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  char* base_;
+  size_t used_ = 0;
+};
+
+// What each of a tile's queries gets from a block: the largest score, the sum of the probabilities
+// relative to it, and what a unit of the products with the values is worth.
+struct BlockResults {
+  float* most;
+  float* sum;
+  float* unit;
+};
+
+struct QueryRange {
+  int begin, end;
+};
+
+inline i32x16 lane_numbers() {
+  return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+}
+
+// Lanes from the n-th on become `other`.
+inline f32x16 first_lanes(f32x16 x, int n, float other) {
+  return lane_numbers() < splat(n) ? x : splat(other);
+}
+
+// The largest of numbers that are 0 or more, where NaN counts as more than all.
+inline float largest(u32x16 bits) {
+  uint32_t most[LANES];
+  store(most, bits);
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) most[i] = std::max(most[i], most[i + half]);
+  float x;
+  std::memcpy(&x, most, sizeof x);
+  return x;
+}
+
+inline u32x16 max_bits(u32x16 a, f32x16 b) { return a > (u32x16)b ? a : (u32x16)b; }
+
+// Keys and values as floats or bfloat16.
+template <class T>
+class FloatTile {
+ public:
+  static int units(int dim) { return dim; }
+
+  FloatTile(Arena& arena, int queries, int dim, int value_vectors)
+      : units_(units(dim)),
+        value_vectors_(value_vectors),
+        queries_(arena.take<float>(static_cast<size_t>(queries) * dim)),
+        scores_(arena.take<float>(static_cast<size_t>(queries) * BLOCK)),
+        keys_(arena.take<f32x16>(static_cast<size_t>(dim) * BLOCK_VECTORS)),
+        values_(arena.take<f32x16>(static_cast<size_t>(value_vectors) * BLOCK)) {}
+
+  void set_query(int i, const float* q, int dim, float scale) {
+    const float factor = scale * LOG2_E;
+    float* to = queries_ + static_cast<size_t>(i) * units_;
+    for (int d = 0; d < dim; ++d) to[d] = q[d] * factor;
+  }
+
+  void read(const Slots<T>& keys, const Slots<T>& values, int dim, int value_dim,
+            const BlockSlots& block) {
+    pack_keys(keys_, keys, dim, block);
+    pack_values(values_, values, value_dim, block);
+  }
+
+  // Probabilities of the first `count` positions from `start` on, for queries at `positions`.
+  void weigh(QueryRange range, const int32_t* positions, int start, int count,
+             const BlockResults& results) {
+    const int vectors = vectors_of(count);
+    float* scores = scores_ + static_cast<size_t>(range.begin) * BLOCK;
+    const float* queries = queries_ + static_cast<size_t>(range.begin) * units_;
+    product<FloatProduct>({reinterpret_cast<const int32_t*>(queries), units_},
+                          {keys_, BLOCK_VECTORS}, units_, range.end - range.begin, vectors,
+                          [=](int r, int v, f32x16 x) { store(scores + r * BLOCK + v * LANES, x); });
+    for (int i = range.begin; i < range.end; ++i) {
+      const int seen = std::min(count, positions[i] - start + 1);
+      if (seen < BLOCK)
+        softmax<true>(i, seen, results);
+      else
+        softmax<false>(i, seen, results);
+    }
+  }
+
+  // sums[i] = sums[i] * keep[i] + (probabilities of i x values) * add[i]
+  void accumulate(QueryRange range, int count, f32x16* sums, const float* keep, const float* add) {
+    const float* weights = scores_ + static_cast<size_t>(range.begin) * BLOCK;
+    product<FloatProduct>({reinterpret_cast<const int32_t*>(weights), BLOCK},
+                          {values_, value_vectors_}, count, range.end - range.begin, value_vectors_,
+                          [=, this](int r, int v, f32x16 x) {
+                            const int i = range.begin + r;
+                            f32x16* to = sums + static_cast<size_t>(i) * value_vectors_ + v;
+                            *to = fma(x, splat(add[i]), *to * splat(keep[i]));
+                          });
+  }
+
+ private:
+  // What lies behind the positions that are seen may be left over from another block.
+  template <bool MASKED>
+  void softmax(int i, int seen, const BlockResults& results) {
+    float* row = scores_ + static_cast<size_t>(i) * BLOCK;
+    f32x16 most = splat(-INFINITY);
+    for (int v = 0; v < BLOCK_VECTORS; ++v) {
+      const f32x16 s = load(row + v * LANES);
+      most = max(most, MASKED ? first_lanes(s, seen - v * LANES, -INFINITY) : s);
+    }
+    const float m = max_lane(most);
+    f32x16 total{};
+    for (int v = 0; v < BLOCK_VECTORS; ++v) {
+      f32x16 p = exp2_to_1(load(row + v * LANES) - splat(m));
+      if (MASKED) p = first_lanes(p, seen - v * LANES, 0.0f);
+      total += p;
+      store(row + v * LANES, p);
+    }
+    results.most[i] = m;
+    results.sum[i] = sum(total);
+    results.unit[i] = 1.0f;
+  }
+
+  const int units_, value_vectors_;
+  float* const queries_;
+  float* const scores_;
+  f32x16* const keys_;
+  f32x16* const values_;
+};
+
+// Keys and values as bytes with a scale for each token and head. Queries are quantized the same
+// way, and the probabilities, times the values' scales, to 0 ... 255 by the largest of the block:
+// both products are exact integers.
+class ByteTile {
+ public:
+  static int units(int dim) { return (dim + 3) / 4; }
+
+  ByteTile(Arena& arena, int queries, int dim, int value_vectors)
+      : units_(units(dim)),
+        value_vectors_(value_vectors),
+        queries_(arena.take<int32_t>(static_cast<size_t>(queries) * units_)),
+        scales_(arena.take<float>(queries)),
+        offsets_(arena.take<int32_t>(queries)),
+        scores_(arena.take<int32_t>(static_cast<size_t>(queries) * BLOCK)),
+        weights_(arena.take<uint8_t>(static_cast<size_t>(queries) * BLOCK)),
+        keys_(arena.take<f32x16>(static_cast<size_t>(units_) * BLOCK_VECTORS)),
+        values_(arena.take<f32x16>(static_cast<size_t>(value_vectors) * BLOCK / 4)),
+        key_scales_(arena.take<float>(BLOCK)),
+        value_scales_(arena.take<float>(BLOCK)) {}
+
+  void set_query(int i, const float* q, int dim, float scale) {
+    u32x16 bits{};
+    for (int d = 0; d < dim; d += LANES)
+      bits = max_bits(bits, abs(load_some(q + d, std::min(LANES, dim - d))));
+    const float step = largest(bits) / 127.0f;
+    int8_t* to = reinterpret_cast<int8_t*>(queries_ + static_cast<size_t>(i) * units_);
+    i32x16 total{};
+    for (int d = 0; d < dim; d += LANES) {
+      const int left = std::min(LANES, dim - d);
+      i32x16 x{};
+      if (step > 0) x = round_to_int(load_some(q + d, left) / splat(step));
+      total += x;
+      const i8x16 bytes = __builtin_convertvector(x, i8x16);
+      std::memcpy(to + d, &bytes, std::min(LANES, 4 * units_ - d));
+    }
+    int32_t sum = 0;
+    for (int lane = 0; lane < LANES; ++lane) sum += total[lane];
+    scales_[i] = step * (scale * LOG2_E);
+    offsets_[i] = -128 * sum;
+  }
+
+  void read(const Slots<int8_t>& keys, const Slots<int8_t>& values, int dim, int value_dim,
+            const BlockSlots& block) {
+    pack_keys(keys_, keys, dim, block);
+    pack_values(values_, values, value_dim, block);
+    gather_scales(key_scales_, keys, block);
+    gather_scales(value_scales_, values, block);
+  }
+
+  // See FloatTile.
+  void weigh(QueryRange range, const int32_t* positions, int start, int count,
+             const BlockResults& results) {
+    const int vectors = vectors_of(count);
+    int32_t* scores = scores_ + static_cast<size_t>(range.begin) * BLOCK;
+    const int32_t* offsets = offsets_ + range.begin;
+    product<KeyProduct>({queries_ + static_cast<size_t>(range.begin) * units_, units_},
+                        {keys_, BLOCK_VECTORS}, units_, range.end - range.begin, vectors,
+                        [=](int r, int v, i32x16 x) {
+                          store(scores + r * BLOCK + v * LANES, x + splat(offsets[r]));
+                        });
+    for (int i = range.begin; i < range.end; ++i) {
+      const int seen = std::min(count, positions[i] - start + 1);
+      if (seen < BLOCK)
+        softmax<true>(i, seen, results);
+      else
+        softmax<false>(i, seen, results);
+    }
+  }
+
+  // See FloatTile.
+  void accumulate(QueryRange range, int count, f32x16* sums, const float* keep, const float* add) {
+    const uint8_t* weights = weights_ + static_cast<size_t>(range.begin) * BLOCK;
+    product<ValueProduct>({reinterpret_cast<const int32_t*>(weights), BLOCK / 4},
+                          {values_, value_vectors_}, (count + 3) / 4, range.end - range.begin,
+                          value_vectors_, [=, this](int r, int v, i32x16 x) {
+                            const int i = range.begin + r;
+                            f32x16* to = sums + static_cast<size_t>(i) * value_vectors_ + v;
+                            *to = fma(to_float(x), splat(add[i]), *to * splat(keep[i]));
+                          });
+  }
+
+ private:
+  template <bool MASKED>
+  void softmax(int i, int seen, const BlockResults& results) {
+    const int32_t* row = scores_ + static_cast<size_t>(i) * BLOCK;
+    const f32x16 scale = splat(scales_[i]);
+    f32x16 s[BLOCK_VECTORS], most = splat(-INFINITY);
+    for (int v = 0; v < BLOCK_VECTORS; ++v) {
+      s[v] = to_float(load(row + v * LANES)) * (load(key_scales_ + v * LANES) * scale);
+      most = max(most, MASKED ? first_lanes(s[v], seen - v * LANES, -INFINITY) : s[v]);
+    }
+    const float m = max_lane(most);
+    f32x16 total{};
+    u32x16 bits{};
+    for (int v = 0; v < BLOCK_VECTORS; ++v) {
+      f32x16 p = exp2_to_1(s[v] - splat(m));
+      s[v] = p * load(value_scales_ + v * LANES);
+      if (MASKED) {
+        p = first_lanes(p, seen - v * LANES, 0.0f);
+        s[v] = first_lanes(s[v], seen - v * LANES, 0.0f);
+      }
+      total += p;
+      bits = max_bits(bits, s[v]);
+    }
+    const float heaviest = largest(bits);
+    const f32x16 inverse = splat(255.0f / heaviest);
+    uint8_t* weights = weights_ + static_cast<size_t>(i) * BLOCK;
+    for (int v = 0; v < BLOCK_VECTORS; ++v)
+      store(weights + v * LANES,
+            __builtin_convertvector(round_to_int(s[v] * inverse), u8x16));
+    results.most[i] = m;
+    results.sum[i] = sum(total);
+    results.unit[i] = heaviest / 255.0f;
+  }
+
+  typedef uint8_t u8x16 __attribute__((vector_size(16)));
+
+  const int units_, value_vectors_;
+  int32_t* const queries_;  // four bytes each
+  float* const scales_;
+  int32_t* const offsets_;  // what + 128 in the keys adds to a product, negated
+  int32_t* const scores_;
+  uint8_t* const weights_;
+  f32x16* const keys_;
+  f32x16* const values_;
+  float* const key_scales_;
+  float* const value_scales_;
+};
+
+template <class T>
+struct TileOf {
+  using Type = FloatTile<T>;
+};
+template <>
+struct TileOf<int8_t> {
+  using Type = ByteTile;
+};
+
+}  // namespace phloem
