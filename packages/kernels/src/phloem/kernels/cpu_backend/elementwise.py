@@ -1,0 +1,93 @@
+"""Norms, SiLU and rotary embedding by the native library, on contiguous float32 tensors."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from phloem.kernels.base import KVLayer, NormResult
+from phloem.kernels.cpu_backend.attention import describe
+from phloem.kernels.cpu_backend.library import Library
+from phloem.kernels.cpu_backend.structs import KVLayerStruct
+from phloem.kernels.cpu_backend.team import Team
+
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+
+
+class Elementwise:
+    """The ops between linears; see `Ops` for what each computes."""
+
+    def __init__(self, library: Library, team: Team) -> None:
+        self._team = team
+        self._rms_norm = library.function(
+            "phloem_rms_norm",
+            *(_POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_float, _INT, _INT),
+            *(_POINTER, _POINTER),
+        )
+        self._silu_mul = library.function(
+            "phloem_silu_mul", _POINTER, _POINTER, _INT, _INT, _POINTER
+        )
+        self._rotary_store_kv = library.function(
+            "phloem_rotary_store_kv",
+            *(_POINTER, _POINTER, _LONG, _INT, _POINTER, _LONG, _POINTER, _LONG, _INT, _INT, _INT),
+            *(_POINTER, ctypes.POINTER(KVLayerStruct), _POINTER),
+        )
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See `Ops.rms_norm`."""
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        rows, k = x.shape
+        self._rms_norm(
+            *(self._team.handle, x.data_ptr(), None, weight.data_ptr(), eps, rows, k),
+            *(None, out.data_ptr()),
+        )
+        return out
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> NormResult:
+        """See `Ops.add_rms_norm`."""
+        x, residual = x.contiguous(), residual.contiguous()
+        out, total = torch.empty_like(x), torch.empty_like(x)
+        rows, k = x.shape
+        self._rms_norm(
+            *(self._team.handle, x.data_ptr(), residual.data_ptr(), weight.data_ptr(), eps),
+            *(rows, k, total.data_ptr(), out.data_ptr()),
+        )
+        return NormResult(out, total)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """See `Ops.silu_mul`."""
+        gate_up = gate_up.contiguous()
+        rows, k = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty((rows, k))
+        self._silu_mul(self._team.handle, gate_up.data_ptr(), rows, k, out.data_ptr())
+        return out
+
+    def rotary_store_kv(
+        self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, kv: KVLayer, slots: Tensor
+    ) -> None:
+        """See `Ops.rotary_store_kv`."""
+        if not (_is_dense(q) and _is_dense(k)):
+            turned = q.contiguous(), k.contiguous()
+            self.rotary_store_kv(*turned, v, cos_sin, kv, slots)
+            q.copy_(turned[0])
+            k.copy_(turned[1])
+            return
+        # A layer that is not described, or whose values are of another width, stores for itself.
+        layer = describe(kv) if v.shape == k.shape else None
+        v = v if _is_dense(v) else v.contiguous()
+        tokens, heads, head_dim = q.shape
+        self._rotary_store_kv(
+            *(self._team.handle, q.data_ptr(), q.stride(0), heads, k.data_ptr(), k.stride(0)),
+            *(v.data_ptr(), v.stride(0), k.shape[1], head_dim, tokens, cos_sin.data_ptr()),
+            *(None if layer is None else ctypes.byref(layer), slots.data_ptr()),
+        )
+        if layer is None:
+            kv.store(slots, k, v)
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether the heads of a token `[T, heads, D]` lie one behind the other."""
+    return x.stride()[1:] == (x.shape[2], 1)

@@ -1,0 +1,198 @@
+// All layers of a Llama for one step, in one call: the team is started once and meets between
+// phases only, and what a phase leaves for the next lies in one workspace.
+//
+// Owns the order of operations, which is that of phloem.kernels.decoder, and the workspace. The
+// operations are those of linear.h, attention.h and elementwise.h.
+
+#include <algorithm>
+#include <cstring>
+
+#include "attention.h"
+#include "elementwise.h"
+#include "linear.h"
+#include "sampling.h"
+
+namespace phloem {
+
+extern "C" {
+
+typedef struct {
+  const float* input_norm;
+  const float* mlp_norm;
+  phloem_weight qkv, output, gate_up, down;
+} phloem_decoder_layer;
+
+typedef struct {
+  int32_t num_layers, hidden, heads, kv_heads, head_dim, intermediate;
+  float eps;
+  const phloem_decoder_layer* layers;
+  phloem_weight embedding;
+  const float* frequencies;  // [head_dim / 2]
+  const float* norm;
+  phloem_weight head;
+} phloem_decoder;
+
+typedef struct {
+  int32_t tokens;
+  const int64_t *ids, *positions, *slots;  // [tokens]
+  const AttentionPlan* plan;
+  const phloem_kv_layer* kv;  // [num_layers]
+  float* hidden;              // [tokens, hidden], the result
+  void* workspace;            // phloem_decoder_workspace bytes, aligned to 64
+} phloem_step;
+}
+
+namespace {
+
+// Tokens of a task between the linears: enough work to be worth handing out.
+constexpr int TOKENS_AT_ONCE = 8;
+
+size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Where a step's intermediate results lie.
+struct StepMemory {
+  float *angles, *qkv, *attended, *activated, *normed;
+  void *quantized, *maxima;
+  size_t bytes = 0;
+
+  StepMemory(const phloem_decoder& d, int tokens, void* memory) {
+    const size_t t = tokens;
+    const int queries = d.heads * d.head_dim;
+    angles = floats(memory, t * d.head_dim);
+    qkv = floats(memory, t * (queries + 2 * d.kv_heads * d.head_dim));
+    attended = floats(memory, t * queries);
+    activated = floats(memory, t * d.intermediate);
+    normed = floats(memory, t * d.hidden);
+    const int widest = std::max({d.hidden, d.intermediate, queries});
+    quantized = piece(memory, QuantizedRows::bytes(tokens, widest));
+    maxima = piece(memory, argmax_linear_bytes(d.head, tokens));
+  }
+
+ private:
+  float* floats(void* memory, size_t count) {
+    return static_cast<float*>(piece(memory, count * sizeof(float)));
+  }
+
+  void* piece(void* memory, size_t size) {
+    void* at = static_cast<char*>(memory) + bytes;
+    bytes += aligned(size);
+    return at;
+  }
+};
+
+// Calls row(r) for every row, some at a time.
+template <class Row>
+void each_row(Worker& worker, int rows, Row row) {
+  const int tasks = (rows + TOKENS_AT_ONCE - 1) / TOKENS_AT_ONCE;
+  worker.each(tasks, [=](size_t task) {
+    const int first = static_cast<int>(task) * TOKENS_AT_ONCE;
+    for (int r = first; r < std::min(rows, first + TOKENS_AT_ONCE); ++r) row(r);
+  });
+}
+
+// The norm of `rows` rows of x in the form that a weight reads; `normed` and `quantized` hold it.
+LinearInput normed_input(Worker& worker, const phloem_weight& weight, const float* x, int rows,
+                         const float* norm, float eps, float* normed, void* quantized) {
+  const int k = weight.k;
+  LinearInput input{rows, normed, QuantizedRows::at(quantized, rows, k)};
+  each_row(worker, rows, [=, kind = weight.kind](int r) {
+    float* out = normed + static_cast<size_t>(r) * k;
+    rms_norm(x + static_cast<size_t>(r) * k, norm, eps, k, out);
+    if (kind != PHLOEM_F32) quantize_row(input.quantized, r, out, k);
+  });
+  return input;
+}
+
+// Rows of x in the form that a weight reads.
+LinearInput plain_input(Worker& worker, const phloem_weight& weight, const float* x, int rows,
+                        void* quantized) {
+  const int k = weight.k;
+  LinearInput input{rows, x, QuantizedRows::at(quantized, rows, k)};
+  if (weight.kind != PHLOEM_F32)
+    each_row(worker, rows,
+             [=](int r) { quantize_row(input.quantized, r, x + static_cast<size_t>(r) * k, k); });
+  return input;
+}
+
+void start(Worker& worker, const phloem_decoder& d, const phloem_step& s, const StepMemory& w) {
+  each_row(worker, s.tokens, [&d, &s, &w](int t) {
+    embed_row(d.embedding, s.ids[t], s.hidden + static_cast<size_t>(t) * d.hidden);
+    angles_of(s.positions[t], d.frequencies, d.head_dim,
+              w.angles + static_cast<size_t>(t) * d.head_dim);
+  });
+}
+
+void rotate_and_store(Worker& worker, const phloem_decoder& d, const phloem_step& s,
+                      const StepMemory& w, const phloem_kv_layer& kv) {
+  const int width = (d.heads + 2 * d.kv_heads) * d.head_dim;
+  each_row(worker, s.tokens, [&d, &s, &w, &kv, width](int t) {
+    float* q = w.qkv + static_cast<size_t>(t) * width;
+    float* k = q + d.heads * d.head_dim;
+    const float* angles = w.angles + static_cast<size_t>(t) * d.head_dim;
+    for (int h = 0; h < d.heads + d.kv_heads; ++h) rotate(q + h * d.head_dim, angles, d.head_dim);
+    store_kv(kv, kv.k, s.slots[t], k, d.kv_heads, d.head_dim);
+    store_kv(kv, kv.v, s.slots[t], k + d.kv_heads * d.head_dim, d.kv_heads, d.head_dim);
+  });
+}
+
+void run_layer(Worker& worker, const phloem_decoder& d, const phloem_step& s, const StepMemory& w,
+               const phloem_decoder_layer& layer, const phloem_kv_layer& kv) {
+  const int queries = d.heads * d.head_dim;
+  const int width = queries + 2 * d.kv_heads * d.head_dim;
+  LinearInput x = normed_input(worker, layer.qkv, s.hidden, s.tokens, layer.input_norm, d.eps,
+                               w.normed, w.quantized);
+  linear(worker, layer.qkv, x, w.qkv, width, Then::STORE);
+  rotate_and_store(worker, d, s, w, kv);
+  attend(worker, *s.plan, kv, {w.qkv, width, w.attended, queries});
+  x = plain_input(worker, layer.output, w.attended, s.tokens, w.quantized);
+  linear(worker, layer.output, x, s.hidden, d.hidden, Then::ADD);
+  x = normed_input(worker, layer.gate_up, s.hidden, s.tokens, layer.mlp_norm, d.eps, w.normed,
+                   w.quantized);
+  linear(worker, layer.gate_up, x, w.activated, d.intermediate, Then::SILU_MUL);
+  x = plain_input(worker, layer.down, w.activated, s.tokens, w.quantized);
+  linear(worker, layer.down, x, s.hidden, d.hidden, Then::ADD);
+}
+
+}  // namespace
+}  // namespace phloem
+
+using namespace phloem;
+
+extern "C" {
+
+// Bytes that a step of so many tokens, or the head for so many rows, works in.
+size_t phloem_decoder_workspace(const phloem_decoder* decoder, int tokens) {
+  return StepMemory(*decoder, tokens, nullptr).bytes;
+}
+
+void phloem_decoder_forward(Team* team, const phloem_decoder* decoder, const phloem_step* step) {
+  const StepMemory w(*decoder, step->tokens, step->workspace);
+  team->run([&](Worker& worker) {
+    start(worker, *decoder, *step, w);
+    for (int i = 0; i < decoder->num_layers; ++i)
+      run_layer(worker, *decoder, *step, w, decoder->layers[i], step->kv[i]);
+  });
+}
+
+// Final norm and head of `rows` rows of hidden: logits [rows, n of the head].
+void phloem_decoder_logits(Team* team, const phloem_decoder* decoder, const float* hidden, int rows,
+                           void* workspace, float* logits) {
+  const StepMemory w(*decoder, rows, workspace);
+  team->run([&](Worker& worker) {
+    const LinearInput x = normed_input(worker, decoder->head, hidden, rows, decoder->norm,
+                                       decoder->eps, w.normed, w.quantized);
+    linear(worker, decoder->head, x, logits, decoder->head.n, Then::STORE);
+  });
+}
+
+// The ids of the largest logits, [rows], and whether all logits of a row are finite.
+void phloem_decoder_greedy(Team* team, const phloem_decoder* decoder, const float* hidden, int rows,
+                           void* workspace, int64_t* ids, bool* finite) {
+  const StepMemory w(*decoder, rows, workspace);
+  team->run([&](Worker& worker) {
+    const LinearInput x = normed_input(worker, decoder->head, hidden, rows, decoder->norm,
+                                       decoder->eps, w.normed, w.quantized);
+    argmax_linear(worker, decoder->head, x, w.maxima, ids, finite);
+  });
+}
+}
