@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from phloem.kernels.cpu_backend.build import NATIVE, recipe_for
+from phloem.kernels.cpu_backend.cache import default_cache_dir, ensure
 from phloem.kernels.cpu_backend.machine import (
     INSTRUCTION_SETS,
     InstructionSet,
@@ -59,7 +60,9 @@ def native_tests() -> Iterator[str]:
 
 def run_tests(isa: InstructionSet, tests: Sequence[str]) -> bool:
     """Run pytest with the library of this instruction set under AddressSanitizer and UBSan."""
-    compiler = recipe_for(isa, "address").compiler.command
+    recipe = recipe_for(isa, "address")
+    ensure(recipe, default_cache_dir())  # here, because compilers too would run under the sanitizer
+    compiler = recipe.compiler.command
     # The sanitizer has to be there before the interpreter, and C++ before its exceptions are.
     runtimes = [
         printed(*compiler, f"-print-file-name={name}.so") for name in ("libasan", "libstdc++")

@@ -50,6 +50,8 @@ _VARIANTS: Mapping[Variant, tuple[str, ...]] = {
     ),
     "thread": ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=thread"),
 }
+# What is missing shall be an error of the linker, as it is elsewhere, and not of who loads it.
+_LINK = ("-shared", "-Wl,-z,defs") if sys.platform.startswith("linux") else ("-shared",)
 _LAST_LINES = 15
 
 
@@ -162,7 +164,7 @@ def compile_library(
             pool.shutdown(cancel_futures=True)
             raise
     library = folder / f"libphloem{LIBRARY_SUFFIX}"
-    _run((*command, "-shared", *map(str, objects), "-o", str(library)))
+    _run((*command, *_LINK, *map(str, objects), "-o", str(library)))
     return library
 
 
