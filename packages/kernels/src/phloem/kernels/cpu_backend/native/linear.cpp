@@ -165,12 +165,6 @@ void linear_in_task(const phloem_weight& weight, const LinearInput& x, float* ou
   for (size_t task = 0; task < job.tasks(); ++task) job.run(task);
 }
 
-void linear_in_task(const phloem_weight& weight, const LinearInput& x, float* out, int64_t stride) {
-  if (x.rows == 0) return;
-  const Job job(weight, x, out, stride, Then::STORE, 1);
-  for (size_t task = 0; task < job.tasks(); ++task) job.run(task);
-}
-
 void quantize_rows(Worker& worker, const QuantizedRows& x, const float* values, int k) {
   const int rows = std::max(1, 512 / x.groups);
   worker.each(ceil_div(x.rows, rows), [&](size_t task) {
