@@ -78,7 +78,7 @@ def test_a_config_without_architectures_is_known_by_its_model_type():
             {"architectures": ["MistralForCausalLM"], "sliding_window": 4096},
             r"sliding_window is 4096 in .*config\.json: only models that attend to",
         ),
-        ({"quantization_config": {"bits": 4}}, "checkpoint is quantized"),
+        ({"quantization_config": {"bits": 4}}, "quantized by None to 4 bits"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope type 'yarn' is not supported"),
     ],
 )

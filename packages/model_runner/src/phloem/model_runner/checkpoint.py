@@ -14,6 +14,8 @@ from torch import Tensor
 from phloem.kernels.base import BlockFormat, BlockWeight
 from phloem.kernels.torch_backend.blocks import convert_blocks
 from phloem.model_runner.gguf_record import GgufRecord
+from phloem.model_runner.packed_format import PackedFormat
+from phloem.model_runner.packed_store import PackedStore
 from phloem.model_runner.tensor_store import GgufStore, SafetensorsStore, TensorStore
 
 log = logging.getLogger(__name__)
@@ -24,7 +26,7 @@ class Checkpoint:
 
     Memory-mapped and read tensor by tensor, straight into the fused tensor that the model wants: no
     second copy of the model is ever held. With `keep_blocks`, matrices that are stored in blocks
-    stay in them.
+    stay in them. `packed` is for checkpoints of AWQ and GPTQ.
 
     Raises:
         ValueError: if files are missing or damaged; from `take` and `take_linear`, naming the
@@ -39,13 +41,14 @@ class Checkpoint:
         device: torch.device,
         *,
         keep_blocks: bool = False,
+        packed: PackedFormat | None = None,
     ) -> None:
         self._folder = folder
         self._dtype = dtype
         self._device = device
         self._keep_blocks = keep_blocks
         self._taken: set[str] = set()
-        self._store = _open_store(folder)
+        self._store = _open_store(folder, packed)
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -92,7 +95,9 @@ class Checkpoint:
         left = sorted(
             name
             for name in self._store.names
-            if name not in self._taken and not name.endswith(tuple(ignored))
+            if name not in self._taken
+            and not name.endswith(tuple(ignored))
+            and not self._store.is_void(name)
         )
         if left:
             raise ValueError(
@@ -115,7 +120,9 @@ class Checkpoint:
         self._taken.update(names)
 
 
-def _open_store(folder: Path) -> TensorStore:
+def _open_store(folder: Path, packed: PackedFormat | None) -> TensorStore:
+    if packed is not None:
+        return PackedStore(folder, packed)
     record = GgufRecord.read(folder)
     return SafetensorsStore(folder) if record is None else GgufStore(record)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from phloem.kernels.rotary import RopeConfig
 from phloem.model_runner.gguf_file import ModelSourceError
+from phloem.model_runner.packed_format import PackedFormat, read_packed_format
 from phloem.model_runner.settings import Settings, read_json_object
 
 
@@ -56,6 +57,8 @@ class ModelConfig:
     """Ends of a text: those of generation_config.json if it has any, else those of config.json."""
     dtype: str | None
     """The dtype the checkpoint says it has, such as "bfloat16"."""
+    packed: PackedFormat | None = None
+    """How the weights of a quantized checkpoint are stored; None: in floats."""
 
     @staticmethod
     def from_folder(folder: str | Path) -> ModelConfig:
@@ -109,6 +112,7 @@ class ModelConfig:
             bos_token_id=settings.token_id("bos_token_id", vocab_size),
             eos_token_ids=eos,
             dtype=settings.text("dtype") or settings.text("torch_dtype"),
+            packed=read_packed_format(config),
         )
 
 
@@ -135,11 +139,6 @@ def _refuse_unsupported(settings: Settings) -> None:
     if windowed and settings.values.get("sliding_window") is not None:
         raise settings.refusal(
             "sliding_window", "only models that attend to their whole context are supported"
-        )
-    if settings.values.get("quantization_config"):
-        raise ModelSourceError(
-            "this checkpoint is quantized (quantization_config), which is not supported: "
-            "use one in float32 or bfloat16"
         )
 
 

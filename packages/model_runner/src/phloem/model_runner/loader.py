@@ -10,7 +10,12 @@ from phloem.kernels import Ops, get_ops
 from phloem.model_runner.checkpoint import Checkpoint
 from phloem.model_runner.config import ModelConfig
 from phloem.model_runner.models import LlamaModel
-from phloem.model_runner.quantization import FORMS, Quantization, choose_quantization
+from phloem.model_runner.quantization import (
+    Quantization,
+    choose_quantization,
+    float_form,
+    keeps_blocks,
+)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -43,8 +48,15 @@ def load_model(
     _check_quantized(kept, dtype, device)
     # Some checkpoints carry what the config makes superfluous: a copy of the tied head, and angles.
     ignored = ["rotary_emb.inv_freq"] + ["lm_head.weight"] * config.tie_word_embeddings
-    with Checkpoint(Path(folder), DTYPES[dtype], device, keep_blocks=kept == "gguf") as checkpoint:
-        model = LlamaModel(config, checkpoint, ops, DTYPES[dtype], device, FORMS[kept])
+    with Checkpoint(
+        Path(folder),
+        DTYPES[dtype],
+        device,
+        keep_blocks=keeps_blocks(kept, config),
+        packed=config.packed,
+    ) as checkpoint:
+        form = float_form(kept, config)
+        model = LlamaModel(config, checkpoint, ops, DTYPES[dtype], device, form)
         checkpoint.check_all_taken(ignored)
     return model
 

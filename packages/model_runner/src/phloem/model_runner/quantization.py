@@ -7,18 +7,22 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from phloem.kernels import LinearForm
+from phloem.model_runner.config import ModelConfig
 from phloem.model_runner.gguf_record import GgufRecord
 
 Quantization: TypeAlias = Literal["none", "int8", "int4", "gguf"]
-"""In floats; rounded to 8 or 4 bits when they are loaded; in the blocks of their GGUF file."""
+"""In floats; rounded to 8 or 4 bits when they are loaded; in the blocks of their GGUF file.
 
-FORMS: Mapping[Quantization, LinearForm] = {
+The weights of an AWQ or GPTQ checkpoint have 4 bits already: there `int4` means those as they are,
+and the checkpoint's float weights in floats.
+"""
+
+_FORMS: Mapping[Quantization, LinearForm] = {
     "none": "float",
     "int8": "int8",
     "int4": "int4",
     "gguf": "float",
 }
-"""What becomes of a float weight."""
 
 _BLOCK_BACKEND = "cpu"
 """The backend that is faster with blocks; others compute with them as the reference does."""
@@ -27,22 +31,35 @@ _BLOCK_BACKEND = "cpu"
 def choose_quantization(asked: str, folder: str | Path, backend: str) -> Quantization:
     """What to do with the weights in a model's folder when `asked` was asked for.
 
-    `auto` takes the fastest of what computes with the very weights that were published: the blocks
-    of a GGUF file with the kernel backend `cpu`, and floats else. Quality is given up only by who
-    asks for it.
+    `auto` takes the fastest of what computes with the very weights that were published: with the
+    kernel backend `cpu` the blocks of a GGUF file and the 4 bits of AWQ and GPTQ, and floats else.
+    Quality is given up only by who asks for it.
 
     Raises:
         ValueError: if there is no such quantization, or it needs a GGUF file and there is none.
     """
     from_gguf = GgufRecord.read(Path(folder)) is not None
     if asked == "auto":
-        return "gguf" if from_gguf and backend == _BLOCK_BACKEND else "none"
+        if backend != _BLOCK_BACKEND:
+            return "none"
+        packed = ModelConfig.from_folder(folder).packed is not None
+        return "gguf" if from_gguf else "int4" if packed else "none"
     if asked == "gguf" and not from_gguf:
         raise ValueError(
             f"quantization 'gguf' computes in the blocks of a GGUF file, but {folder} was not made "
             "of one: give a .gguf file, or use int8, int4 or none"
         )
-    for known in FORMS:
+    for known in _FORMS:
         if asked == known:
             return known
-    raise ValueError(f"quantization {asked!r} is unknown: use one of auto, {', '.join(FORMS)}")
+    raise ValueError(f"quantization {asked!r} is unknown: use one of auto, {', '.join(_FORMS)}")
+
+
+def keeps_blocks(quantization: Quantization, config: ModelConfig) -> bool:
+    """Whether weights stay in the blocks in which they are stored."""
+    return quantization == "gguf" or (quantization == "int4" and config.packed is not None)
+
+
+def float_form(quantization: Quantization, config: ModelConfig) -> LinearForm:
+    """What becomes of a weight that is stored in floats."""
+    return "float" if keeps_blocks(quantization, config) else _FORMS[quantization]

@@ -1,7 +1,7 @@
 """Stored tensors behind one contract: safetensors files of a folder, or a mapped GGUF file.
 
-Owns the reading. Which tensors a model wants, in which shapes and how they are fused is not known
-here.
+Owns the reading; `packed_store` has that of AWQ and GPTQ checkpoints. Which tensors a model wants,
+in which shapes and how they are fused is not known here.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ class TensorStore(Protocol):
         """A matrix in the blocks it is stored in; None: it is stored in floats."""
         ...
 
+    def is_void(self, name: str) -> bool:
+        """Whether a tensor may be left out because it changes nothing."""
+        ...
+
     def close(self) -> None:
         """Give the files back."""
         ...
@@ -97,7 +101,7 @@ class SafetensorsStore:
         Raises:
             ValueError: if the tensor is quantized.
         """
-        tensor: Tensor = self._open(self._file_of[name]).get_tensor(name)
+        tensor = self.tensor(name)
         if tensor.dtype not in _STORED_DTYPES:
             raise ValueError(
                 f"tensor {name!r} in {self._folder} is {tensor.dtype}: quantized checkpoints are "
@@ -105,9 +109,18 @@ class SafetensorsStore:
             )
         return tensor
 
+    def tensor(self, name: str) -> Tensor:
+        """A tensor as it is stored, of any dtype."""
+        stored: Tensor = self._open(self._file_of[name]).get_tensor(name)
+        return stored
+
     def blocks(self, name: str) -> BlockWeight | None:
         """See `TensorStore.blocks`; there are none."""
         return None
+
+    def is_void(self, name: str) -> bool:
+        """See `TensorStore.is_void`; none is."""
+        return False
 
     def close(self) -> None:
         """See `TensorStore.close`."""
@@ -179,6 +192,10 @@ class GgufStore:
                 _OTHERS_BECOME,
             )
         return quantize_blocks(self.floats(name), _OTHERS_BECOME)
+
+    def is_void(self, name: str) -> bool:
+        """See `TensorStore.is_void`; none is."""
+        return False
 
     def close(self) -> None:
         """See `TensorStore.close`; the file stays mapped while somebody has blocks of it."""
