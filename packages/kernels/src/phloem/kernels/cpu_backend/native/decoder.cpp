@@ -116,7 +116,7 @@ LinearInput plain_input(Worker& worker, const phloem_weight& weight, const float
 
 void start(Worker& worker, const phloem_decoder& d, const phloem_step& s, const StepMemory& w) {
   each_row(worker, s.tokens, [&d, &s, &w](int t) {
-    embed_row(d.embedding, s.ids[t], s.hidden + static_cast<size_t>(t) * d.hidden);
+    unpack_row(d.embedding, s.ids[t], s.hidden + static_cast<size_t>(t) * d.hidden);
     angles_of(s.positions[t], d.frequencies, d.head_dim,
               w.angles + static_cast<size_t>(t) * d.head_dim);
   });

@@ -47,7 +47,4 @@ void linear_in_task(const phloem_weight& weight, const LinearInput& x, float* ou
 // A row of W as floats, [k]: an embedding, where W is a table of them.
 void unpack_row(const phloem_weight& weight, int64_t row, float* out);
 
-// Row `row` of a packed weight as floats, [k]: an embedding. Called within a task.
-void embed_row(const phloem_weight& weight, int64_t row, float* out);
-
 }  // namespace phloem
