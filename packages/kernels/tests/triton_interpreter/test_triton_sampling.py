@@ -87,9 +87,18 @@ def test_forbidden_tokens_are_never_drawn_whatever_the_number():
 
 
 def test_zeros_of_either_sign_are_equal():
-    logits = torch.tensor([[-0.0, 0.0, -0.0, -1.0]])
-    drawn = [triton.sample(logits, parameters(1, u, top_k=2)).item() for u in (0.1, 0.6, 0.99)]
-    assert drawn == [0, 1, 1]
+    logits = torch.tensor([[-0.0, -0.0, 0.0, -1.0]])
+    assert triton.greedy(logits).tolist() == [0]
+    assert triton.sample(logits, parameters(1, 0.5, top_k=1)).tolist() == [0]
+    assert triton.sample(logits, parameters(1, 0.9, top_k=2)).tolist() == [1]
+
+
+def test_equal_tokens_far_apart_are_counted_together():
+    logits = torch.zeros(4, 9000)
+    uniforms = np.array([0.1, 0.5, 0.95, 1 - 1e-9])
+    for filters in ({"top_k": 5000}, {"top_p": 0.75}):
+        p = parameters(4, uniforms, **filters)
+        assert triton.sample(logits, p).tolist() == reference.sample(logits, p).tolist()
 
 
 def test_the_tail_of_a_large_vocabulary_is_not_rounded_away():

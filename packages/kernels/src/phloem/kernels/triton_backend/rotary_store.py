@@ -200,6 +200,8 @@ def _rotate(
     """Rotate in place; returns what was written, both halves in their dtype."""
     low = tl.load(firsts, mask=inside, other=0.0)
     high = tl.load(firsts + HALF, mask=inside, other=0.0)
+    # Warps that a few heads do not fill hold copies: none may load what another has rotated.
+    tl.debug_barrier()
     dtype = low.dtype
     low, high = low.to(tl.float32), high.to(tl.float32)
     new_low = (low * cos - high * sin).to(dtype)

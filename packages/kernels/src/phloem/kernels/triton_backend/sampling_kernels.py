@@ -101,12 +101,11 @@ def sample_kernel(
         kept = mass + room * unit
         wanted = tl.minimum(tl.ceil(top_p * kept.to(tl.float64)).to(tl.int64), kept)
         wanted = tl.maximum(wanted, 1)
-        nucleus = _threshold(logits_ptr, vocab_size, temperature, peak, wanted, True, SEARCH_BLOCK)
-        _, mass, unit = _above(logits_ptr, vocab_size, temperature, peak, nucleus, BLOCK)
+        # Never below the threshold of top_k: what that keeps weighs as much as is wanted.
+        least = _threshold(logits_ptr, vocab_size, temperature, peak, wanted, True, SEARCH_BLOCK)
+        _, mass, unit = _above(logits_ptr, vocab_size, temperature, peak, least, BLOCK)
         unit = tl.maximum(unit, 1)
-        needed = (wanted - mass + unit - 1) // unit
-        room = tl.where(nucleus > least, needed, tl.minimum(room, needed))
-        least = nucleus
+        room = (wanted - mass + unit - 1) // unit
     tl.store(
         ids_ptr + row,
         _draw(logits_ptr, vocab_size, temperature, peak, least, room, min_p, uniform, BLOCK),
