@@ -83,6 +83,14 @@ def test_no_usable_backend_is_a_problem(tmp_path, monkeypatch):
     assert ("kernels: torch", "not usable (no torch)") in list(doctor.lines(report))
 
 
+def test_the_backend_that_is_taken_by_itself_is_shown_and_not_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    names = dict(doctor.lines(doctor.examine(tmp_path)))
+    assert names["kernels: auto"] in {"cpu", "torch"}
+    assert f"kernels: {names['kernels: auto']}" in names
+    assert not (tmp_path / "phloem").exists()
+
+
 def test_a_missing_library_is_a_problem(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "LIBRARIES", ("torch", "no-such-library"))
     report = doctor.examine(tmp_path)

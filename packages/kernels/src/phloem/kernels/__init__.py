@@ -23,7 +23,7 @@ from phloem.kernels.base import (
     TokenLogprobs,
 )
 from phloem.kernels.kv_tensors import KVTensors
-from phloem.kernels.registry import BackendStatus, available_backends, get_ops
+from phloem.kernels.registry import BackendStatus, automatic_backend, available_backends, get_ops
 from phloem.kernels.rotary import RopeConfig, cos_sin, inverse_frequencies
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "RopeConfig",
     "SamplingParameters",
     "TokenLogprobs",
+    "automatic_backend",
     "available_backends",
     "cos_sin",
     "get_ops",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from phloem.kernels.base import Ops
 from phloem.kernels.cpu_backend.library import library_status
+from phloem.kernels.cpu_backend.machine import InstructionSet
 
 
 def probe() -> tuple[bool, str]:
@@ -16,7 +17,7 @@ def probe() -> tuple[bool, str]:
     return status.usable, status.reason
 
 
-def make_ops(threads: int | None = None, isa: str | None = None) -> Ops:
+def make_ops(threads: int | None = None, isa: InstructionSet | None = None) -> Ops:
     """The op table, with the options of `CpuOps`. Takes some seconds where it has to compile.
 
     Raises:
