@@ -1,5 +1,7 @@
 """Models on the `cpu` backend: near the torch reference, and bit for bit the same however run."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -105,7 +107,7 @@ def test_tokens_and_logprobs_are_the_same_bits_however_a_request_is_run(
     ends = [13, 70, 96, 97, 149]
     for row, ids in enumerate(given):
         cuts = [0, *[e for e in ends if e < len(ids)], len(ids)]
-        for a, b in zip(cuts, cuts[1:]):
+        for a, b in itertools.pairwise(cuts):
             result = driver.run((row, ids[a:b], b), params=WANTED)
         first[row] = numbers(result, 0)
     assert [a + b for a, b in zip(first, decode(driver, rows, given))] == want
