@@ -5,13 +5,14 @@
 #include <utility>
 
 #include "linear_tiles.h"
+#include "native.h"
 #include "packed.h"
 #include "simd.h"
 
 namespace phloem {
 namespace {
 
-using Tile = void (*)(const Panels&, const LinearInput&, int k, int row, f32x16 (*y)[PAIR]);
+using Tile = void (*)(const Panels&, const LinearInput&, int k, int row, float* y);
 using Tiles = std::array<Tile, MAX_TILE>;
 
 template <size_t... I>
@@ -41,7 +42,7 @@ class Job {
  private:
   void run_pair(int pair, int row, int end) const;
   Panels panels_of_tile(int pair, int tile, int tiles, int rows) const;
-  void finish(int pair, int row, int rows, const f32x16 (*y)[PAIR]) const;
+  void finish(int pair, int row, int rows, const float* y) const;
   void put(int output, int row, f32x16 y) const;
   f32x16 biased(f32x16 y, int output) const;
 
@@ -60,7 +61,7 @@ class Job {
 // of a number with a weight.
 constexpr float TASK_NS = 20000.0f;
 constexpr float BYTES_PER_NS = 12.0f;
-constexpr float F32_PER_NS = 50.0f, QUANTIZED_PER_NS = 150.0f;
+constexpr float F32_PER_NS = 3.0f * native::WIDTH, QUANTIZED_PER_NS = 9.0f * native::WIDTH;
 // A pair of panels that is larger is no use to ask for ahead: it would push itself out again.
 constexpr size_t MAX_AHEAD = 128 << 10;
 constexpr size_t NEAR_AHEAD = 4 << 10;
@@ -101,7 +102,7 @@ void Job::run_pair(int pair, int row, int end) const {
   const int tiles = ceil_div(end - row, MAX_TILE);
   for (int tile = 0; tile < tiles; ++tile) {
     const int rows = ceil_div(end - row, tiles - tile);
-    f32x16 y[MAX_TILE][PAIR];
+    alignas(64) float y[MAX_TILE * PAIR * PANEL];
     TILES[weight_.kind][rows - 1](panels_of_tile(pair, tile, tiles, rows), x_, weight_.k, row, y);
     finish(pair, row, rows, y);
     row += rows;
@@ -121,15 +122,16 @@ Panels Job::panels_of_tile(int pair, int tile, int tiles, int rows) const {
   return {first, second, panel_bytes_ + asked * VECTOR_BYTES, std::clamp(lines - asked, 0, share)};
 }
 
-void Job::finish(int pair, int row, int rows, const f32x16 (*y)[PAIR]) const {
+void Job::finish(int pair, int row, int rows, const float* y) const {
   const int output = pair * PANEL, second = output + pairs_ * PANEL;
-  for (int r = 0; r < rows; ++r) {
+  for (int r = 0; r < rows; ++r, y += PAIR * PANEL) {
+    const f32x16 y0 = load(y), y1 = load(y + PANEL);
     if (then_ == Then::SILU_MUL) {
-      const f32x16 gate = biased(y[r][0], output), up = biased(y[r][1], second);
+      const f32x16 gate = biased(y0, output), up = biased(y1, second);
       store(out_ + (row + r) * stride_ + output, silu(gate) * up);
     } else {
-      put(output, row + r, y[r][0]);
-      if (second < weight_.n) put(second, row + r, y[r][1]);
+      put(output, row + r, y0);
+      if (second < weight_.n) put(second, row + r, y1);
     }
   }
 }

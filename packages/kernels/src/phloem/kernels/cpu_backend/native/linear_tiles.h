@@ -9,17 +9,15 @@
 #include <cstdint>
 
 #include "linear.h"
+#include "native.h"
 #include "packed.h"
-#include "simd.h"
 
 namespace phloem {
 
-#if PHLOEM_AVX512
-constexpr int MAX_TILE = 6;
-#else
-constexpr int MAX_TILE = 2;
-#endif
 constexpr int PAIR = 2;
+// Registers that a row of a tile takes for its sums.
+constexpr int PARTS = PANEL / native::WIDTH, COLUMNS = PAIR * PARTS;
+constexpr int MAX_TILE = native::WIDTH == 16 ? 6 : native::WIDTH == 8 ? 2 : 1;
 
 // The panels of a tile, and what it asks memory for meanwhile: with each step `lines` cache lines,
 // `ahead` bytes further on in both. They go to the second level of caches: the first has no room for
@@ -30,6 +28,12 @@ struct Panels {
   size_t ahead;
   int lines;
 
+  // Where column c of registers finds its lanes, of `lane_bytes` each, in what is kept for all 16
+  // outputs of a panel `at` bytes from its start.
+  const uint8_t* column(int c, size_t at, size_t lane_bytes) const {
+    return (c < PARTS ? first : second) + at + c % PARTS * native::WIDTH * lane_bytes;
+  }
+
   void prefetch(size_t step) const {
     for (int i = 0; i < lines; ++i) {
       __builtin_prefetch(first + step + ahead + i * VECTOR_BYTES, 0, 2);
@@ -38,7 +42,7 @@ struct Panels {
   }
 };
 
-// Keeps what is used twice in a register: GCC would load it with each use.
+// Keeps what is used more than once in a register: GCC would load it with each use.
 template <class V>
 inline V kept(V v) {
 #if PHLOEM_AVX512
@@ -47,115 +51,130 @@ inline V kept(V v) {
   return v;
 }
 
-// A tile's sums, and where it writes them: [rows][PAIR].
+// A tile's sums, and the place for them: [rows, PAIR, PANEL].
 template <int ROWS>
 struct Sums {
-  f32x16 of[ROWS][PAIR]{};
+  native::Floats of[ROWS][COLUMNS]{};
 
-  void write(f32x16 (*y)[PAIR]) const {
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; ++r) {
-      y[r][0] = of[r][0];
-      y[r][1] = of[r][1];
-    }
+  void write(float* y) const {
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 16
+      for (int c = 0; c < COLUMNS; ++c) store(y + (r * COLUMNS + c) * native::WIDTH, of[r][c]);
   }
 };
 
 // y = w * x, added up input by input.
 template <int ROWS>
-void tile_f32(const Panels& panels, const LinearInput& x, int k, int row, f32x16 (*y)[PAIR]) {
+void tile_f32(const Panels& panels, const LinearInput& x, int k, int row, float* y) {
   const float* values = x.values + static_cast<size_t>(row) * k;
   Sums<ROWS> sums;
   for (int i = 0; i < k; ++i) {
     const size_t step = i * F32_STEP;
     panels.prefetch(step);
-    const f32x16 w0 = load(reinterpret_cast<const float*>(panels.first + step));
-    const f32x16 w1 = load(reinterpret_cast<const float*>(panels.second + step));
-#pragma GCC unroll 8
+    native::Floats w[COLUMNS];
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c) w[c] = load<native::Floats>(panels.column(c, step, 4));
+#pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
-      const f32x16 value = kept(splat(values[static_cast<size_t>(r) * k + i]));
-      sums.of[r][0] = fma(value, w0, sums.of[r][0]);
-      sums.of[r][1] = fma(value, w1, sums.of[r][1]);
+      const native::Floats value = kept(native::splat(values[static_cast<size_t>(r) * k + i]));
+#pragma GCC unroll 16
+      for (int c = 0; c < COLUMNS; ++c) sums.of[r][c] = native::fma(value, w[c], sums.of[r][c]);
     }
   }
   sums.write(y);
 }
 
-inline f32x16 load_half(const uint8_t* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
+inline native::Floats load_halves(const uint8_t* p) {
+  return native::load_f16(reinterpret_cast<const uint16_t*>(p));
+}
+
+// A group's part of the sums, of dots that are done: sums += (d * scale) * dot.
+template <int ROWS>
+inline void add_scaled(Sums<ROWS>& sums, const native::Ints (&dots)[ROWS][COLUMNS],
+                       const Panels& panels, size_t halves, const float* scales, size_t stride) {
+  native::Floats d[COLUMNS];
+#pragma GCC unroll 16
+  for (int c = 0; c < COLUMNS; ++c) d[c] = load_halves(panels.column(c, halves, 2));
+#pragma GCC unroll 16
+  for (int r = 0; r < ROWS; ++r) {
+    const native::Floats scale = native::splat(scales[r * stride]);
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c)
+      sums.of[r][c] = native::fma(d[c] * scale, native::to_float(dots[r][c]), sums.of[r][c]);
+  }
+}
 
 // y = (d * scale) * dot, added up group by group.
 template <int ROWS>
-void tile_q8(const Panels& panels, const LinearInput& input, int, int row, f32x16 (*y)[PAIR]) {
+void tile_q8(const Panels& panels, const LinearInput& input, int, int row, float* y) {
   const QuantizedRows& x = input.quantized;
   const size_t groups = x.groups;
   Sums<ROWS> sums;
   for (size_t g = 0; g < groups; ++g) {
     const size_t step = g * Q8_STEP, at = row * groups + g;
     panels.prefetch(step);
-    i32x16 dots[ROWS][PAIR];
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; ++r) dots[r][0] = dots[r][1] = splat(x.offsets[at + r * groups]);
+    native::Ints dots[ROWS][COLUMNS];
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 16
+      for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::splat(x.offsets[at + r * groups]);
 #pragma GCC unroll 8
     for (int v = 0; v < Q8_VECTORS; ++v) {
-      const u8x64 w0 = load<u8x64>(panels.first + step + v * VECTOR_BYTES);
-      const u8x64 w1 = load<u8x64>(panels.second + step + v * VECTOR_BYTES);
-#pragma GCC unroll 8
+      native::Bytes w[COLUMNS];
+#pragma GCC unroll 16
+      for (int c = 0; c < COLUMNS; ++c)
+        w[c] = load<native::Bytes>(panels.column(c, step + v * VECTOR_BYTES, 4));
+#pragma GCC unroll 16
       for (int r = 0; r < ROWS; ++r) {
-        const u8x64 q = kept(splat4(x.q + (at + r * groups) * GROUP + 4 * v));
-        dots[r][0] = dot4(dots[r][0], w0, q);
-        dots[r][1] = dot4(dots[r][1], w1, q);
+        const native::Bytes q = kept(native::splat4(x.q + (at + r * groups) * GROUP + 4 * v));
+#pragma GCC unroll 16
+        for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::dot4(dots[r][c], w[c], q);
       }
     }
-    const size_t scales = step + Q8_VECTORS * VECTOR_BYTES;
-    const f32x16 d0 = load_half(panels.first + scales), d1 = load_half(panels.second + scales);
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; ++r) {
-      const f32x16 scale = splat(x.scales[at + r * groups]);
-      sums.of[r][0] = fma(d0 * scale, to_float(dots[r][0]), sums.of[r][0]);
-      sums.of[r][1] = fma(d1 * scale, to_float(dots[r][1]), sums.of[r][1]);
-    }
+    add_scaled<ROWS>(sums, dots, panels, step + Q8_VECTORS * VECTOR_BYTES, x.scales + at, groups);
   }
   sums.write(y);
 }
 
-inline u8x64 low_halves(u8x64 v) { return v & 15; }
-inline u8x64 high_halves(u8x64 v) { return (u8x64)((u32x16)v >> 4) & 15; }
-
 // y = (d * scale) * dot, then + m * scaled sum, added up group by group.
 template <int ROWS>
-void tile_q4(const Panels& panels, const LinearInput& input, int, int row, f32x16 (*y)[PAIR]) {
+void tile_q4(const Panels& panels, const LinearInput& input, int, int row, float* y) {
   const QuantizedRows& x = input.quantized;
   const size_t groups = x.groups;
   Sums<ROWS> sums;
   for (size_t g = 0; g < groups; ++g) {
     const size_t step = g * Q4_STEP, at = row * groups + g;
     panels.prefetch(step);
-    i32x16 dots[ROWS][PAIR]{};
+    native::Ints dots[ROWS][COLUMNS]{};
 #pragma GCC unroll 4
     for (int v = 0; v < Q4_VECTORS; ++v) {
-      const u8x64 w0 = load<u8x64>(panels.first + step + v * VECTOR_BYTES);
-      const u8x64 w1 = load<u8x64>(panels.second + step + v * VECTOR_BYTES);
-      const u8x64 low0 = low_halves(w0), high0 = high_halves(w0);
-      const u8x64 low1 = low_halves(w1), high1 = high_halves(w1);
-#pragma GCC unroll 8
+      native::Bytes low[COLUMNS], high[COLUMNS];
+#pragma GCC unroll 16
+      for (int c = 0; c < COLUMNS; ++c) {
+        const auto both = load<native::Words>(panels.column(c, step + v * VECTOR_BYTES, 4));
+        low[c] = (native::Bytes)both & 15;
+        high[c] = (native::Bytes)(both >> 4) & 15;
+      }
+#pragma GCC unroll 16
       for (int r = 0; r < ROWS; ++r) {
         const int8_t* q = x.q + (at + r * groups) * GROUP + 4 * v;
-        const u8x64 early = kept(splat4(q)), late = kept(splat4(q + GROUP / 2));
-        dots[r][0] = dot4(dot4(dots[r][0], low0, early), high0, late);
-        dots[r][1] = dot4(dot4(dots[r][1], low1, early), high1, late);
+        const native::Bytes early = kept(native::splat4(q));
+        const native::Bytes late = kept(native::splat4(q + GROUP / 2));
+#pragma GCC unroll 16
+        for (int c = 0; c < COLUMNS; ++c)
+          dots[r][c] = native::dot4(native::dot4(dots[r][c], low[c], early), high[c], late);
       }
     }
-    const size_t scales = step + Q4_VECTORS * VECTOR_BYTES, minima = scales + PANEL * 2;
-    const f32x16 d0 = load_half(panels.first + scales), d1 = load_half(panels.second + scales);
-    const f32x16 m0 = load_half(panels.first + minima), m1 = load_half(panels.second + minima);
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; ++r) {
-      const f32x16 scale = splat(x.scales[at + r * groups]);
-      const f32x16 scaled_sum = splat(x.scaled_sums[at + r * groups]);
-      sums.of[r][0] = fma(d0 * scale, to_float(dots[r][0]), sums.of[r][0]);
-      sums.of[r][1] = fma(d1 * scale, to_float(dots[r][1]), sums.of[r][1]);
-      sums.of[r][0] = fma(m0, scaled_sum, sums.of[r][0]);
-      sums.of[r][1] = fma(m1, scaled_sum, sums.of[r][1]);
+    const size_t halves = step + Q4_VECTORS * VECTOR_BYTES;
+    add_scaled<ROWS>(sums, dots, panels, halves, x.scales + at, groups);
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c) {
+      const native::Floats m = load_halves(panels.column(c, halves + PANEL * 2, 2));
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; ++r)
+        sums.of[r][c] =
+            native::fma(m, native::splat(x.scaled_sums[at + r * groups]), sums.of[r][c]);
     }
   }
   sums.write(y);
