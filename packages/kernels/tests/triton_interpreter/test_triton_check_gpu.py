@@ -62,7 +62,11 @@ def test_a_wrong_kernel_is_found(script, tiny):
         def greedy(self, logits):
             return super().greedy(logits) * 0
 
-    wrong = [r for r in results(script, tiny, Wrong(), without="sample") if not r.ok]
+    wrong = [
+        r
+        for r in results(script, tiny, Wrong(), without=("sample", "attention", "rotary"))
+        if not r.ok
+    ]
     assert {r.op for r in wrong} == {"silu_mul", "greedy"}
     assert any("WRONG" in line for line in script.lines(wrong))
 
