@@ -73,7 +73,7 @@ def run_tests(isa: InstructionSet, tests: Sequence[str]) -> bool:
         "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     }
-    pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--capture=sys")
     native = ("--native-variant=address", f"--native-isa={isa}")
     return run(f"tests for {isa}", [*pytest, *native, *tests], environment)
 

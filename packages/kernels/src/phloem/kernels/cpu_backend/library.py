@@ -124,8 +124,9 @@ def _load(isa: InstructionSet, variant: Variant, cache: Path) -> Library:
     except OSError as error:
         _log.warning(
             "the kernels are compiled for this process alone, because the cache folder %s "
-            "cannot be used (%s): name a folder that can be written",
-            *(cache, error),
+            "cannot be used (%s): make it one that can be written",
+            cache,
+            error,
         )
         with tempfile.TemporaryDirectory(
             prefix="phloem-kernels-", ignore_cleanup_errors=True
