@@ -94,8 +94,40 @@ inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
 #endif
 }
 
-inline f32x16 max(f32x16 a, f32x16 b) { return a > b ? a : b; }
-inline f32x16 min(f32x16 a, f32x16 b) { return a < b ? a : b; }
+// a > b ? a : b, so b where one of them is NaN; min likewise. GCC would take lanes apart, and it
+// warns of the intrinsics without a mask.
+inline f32x16 max(f32x16 a, f32x16 b) {
+#if PHLOEM_AVX512
+  return (f32x16)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+#elif PHLOEM_AVX2
+  __m256 x[2], y[2];
+  std::memcpy(x, &a, 64);
+  std::memcpy(y, &b, 64);
+  x[0] = _mm256_max_ps(x[0], y[0]);
+  x[1] = _mm256_max_ps(x[1], y[1]);
+  std::memcpy(&a, x, 64);
+  return a;
+#else
+  return a > b ? a : b;
+#endif
+}
+
+inline f32x16 min(f32x16 a, f32x16 b) {
+#if PHLOEM_AVX512
+  return (f32x16)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+#elif PHLOEM_AVX2
+  __m256 x[2], y[2];
+  std::memcpy(x, &a, 64);
+  std::memcpy(y, &b, 64);
+  x[0] = _mm256_min_ps(x[0], y[0]);
+  x[1] = _mm256_min_ps(x[1], y[1]);
+  std::memcpy(&a, x, 64);
+  return a;
+#else
+  return a < b ? a : b;
+#endif
+}
+
 inline f32x16 abs(f32x16 a) { return (f32x16)((i32x16)a & 0x7fffffff); }
 inline f32x16 to_float(i32x16 a) { return __builtin_convertvector(a, f32x16); }
 
@@ -147,15 +179,28 @@ inline float max_lane(f32x16 v) {
 #endif
 }
 
-// e^x within 2 ulp for x in [-87, 88]; 0 below, infinity above. Cody-Waite reduction to
-// [-ln2/2, ln2/2], then a minimax polynomial of degree 6. NaN stays NaN.
+// p * 2^n for whole n from -126 to 128, and 0 where x < low.
+inline f32x16 scale_exp(f32x16 p, f32x16 n, f32x16 x, f32x16 low) {
+#if PHLOEM_AVX512
+  const __mmask16 kept = _mm512_cmp_ps_mask((__m512)x, (__m512)low, _CMP_NLT_UQ);
+  return (f32x16)_mm512_maskz_scalef_ps(kept, (__m512)p, (__m512)n);
+#else
+  // In two halves, since 2^128 is no float.
+  const i32x16 whole = __builtin_convertvector(n, i32x16), half = whole >> 1;
+  const f32x16 first = (f32x16)((half + 127) << 23);
+  const f32x16 second = (f32x16)((whole - half + 127) << 23);
+  return (f32x16)((i32x16)(p * first * second) & ~(x < low));
+#endif
+}
+
+// e^x within 2 ulp; 0 below -87.3, infinity above 88.7, NaN of NaN. Cody-Waite reduction to
+// [-ln2/2, ln2/2], then a minimax polynomial of degree 6.
 inline f32x16 exp(f32x16 x) {
-  const f32x16 low = splat(-87.33654f), high = splat(88.72283f);
-  const f32x16 clamped = min(max(x, low), high);
-  const i32x16 n = round_to_int(clamped * 1.44269504f);
-  const f32x16 nf = to_float(n);
-  f32x16 r = fma(nf, splat(-0.693359375f), clamped);
-  r = fma(nf, splat(2.12194440e-4f), r);
+  const f32x16 low = splat(-87.33654f);
+  const f32x16 clamped = min(splat(89.0f), max(low, x));
+  const f32x16 n = to_float(round_to_int(clamped * 1.44269504f));
+  f32x16 r = fma(n, splat(-0.693359375f), clamped);
+  r = fma(n, splat(2.12194440e-4f), r);
   f32x16 p = splat(1.9875691500e-4f);
   p = fma(p, r, splat(1.3981999507e-3f));
   p = fma(p, r, splat(8.3334519073e-3f));
@@ -163,13 +208,7 @@ inline f32x16 exp(f32x16 x) {
   p = fma(p, r, splat(1.6666665459e-1f));
   p = fma(p, r, splat(5.0000001201e-1f));
   p = fma(p, r * r, r + 1.0f);
-  // 2^n in two halves: n = 128 alone has no exponent.
-  const i32x16 half = n >> 1;
-  const f32x16 first = (f32x16)((half + 127) << 23), second = (f32x16)((n - half + 127) << 23);
-  f32x16 y = p * first * second;
-  y = x < low ? splat(0.0f) : y;
-  y = x > high ? splat(INFINITY) : y;
-  return x == x ? y : x;
+  return scale_exp(p, n, x, low);
 }
 
 inline f32x16 load_bf16(const uint16_t* p) {
