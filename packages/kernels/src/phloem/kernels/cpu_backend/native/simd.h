@@ -71,7 +71,13 @@ inline f32x16 load_some(const float* p, int n) {
 #endif
 }
 
-inline void store_some(float* p, f32x16 v, int n) { std::memcpy(p, &v, n * sizeof(float)); }
+inline void store_some(float* p, f32x16 v, int n) {
+#if PHLOEM_AVX512
+  _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+#else
+  std::memcpy(p, &v, n * sizeof(float));
+#endif
+}
 
 // a * b + c, rounded once where the machine can.
 inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
