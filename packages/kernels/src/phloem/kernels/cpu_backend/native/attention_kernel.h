@@ -116,11 +116,14 @@ void product(Left a, Right b, int units, int rows, int vectors, Emit emit) {
 // 2^x within 2 ulp for x <= 0, exactly 1 at 0; 2^-125 for all below -125. NaN stays NaN. A minimax
 // polynomial of degree 5 on [-1/2, 1/2].
 inline f32x16 exp2_to_1(f32x16 x) {
-  const f32x16 clamped = max(splat(-125.0f), x);  // of NaN and another number, max gives the second
+  const f32x16 low = splat(-125.0f);
 #if PHLOEM_AVX512
+  // Masked, because GCC 12 warns of the unmasked forms. Where one is NaN the second comes out.
   const __mmask16 all = -1;
+  const f32x16 clamped = (f32x16)_mm512_maskz_max_ps(all, (__m512)low, (__m512)x);
   const f32x16 n = (f32x16)_mm512_maskz_roundscale_ps(all, (__m512)clamped, 0);
 #else
+  const f32x16 clamped = low > x ? low : x;
   const i32x16 integer = round_to_int(clamped);
   const f32x16 n = to_float(integer);
 #endif

@@ -18,37 +18,51 @@ constexpr int BLOCK_VECTORS = BLOCK / LANES;
 
 inline int vectors_of(int elements) { return (elements + LANES - 1) / LANES; }
 
-// Where the elements and the scale of a slot are, for one head.
+// Where a slot is in memory, in elements from slot 0.
+class Place {
+ public:
+  Place(int page_size, int64_t page, int64_t token)
+      : page_(page), token_(token), page_size_(page_size) {
+    if (page == page_size * token) {
+      // Pages without room between them: each of their tokens may be called a page.
+      page_ = token;
+      page_size_ = 1;
+    }
+    while (shift_ < 31 && (1 << shift_) < page_size_) ++shift_;
+    divides_ = (1 << shift_) != page_size_;
+  }
+
+  int64_t operator()(int32_t slot) const {
+    if (page_size_ == 1) return slot * page_;
+    const int32_t page = divides_ ? slot / page_size_ : slot >> shift_;
+    return page * page_ + (slot - page * page_size_) * token_;
+  }
+
+ private:
+  int64_t page_;
+  int64_t token_;
+  int32_t page_size_;
+  int shift_ = 0;
+  bool divides_ = false;
+};
+
+// The elements and the scale of a slot, for one head.
 template <class T>
 class Slots {
  public:
   Slots(const phloem_kv_part& part, int page_size, int head)
       : elements_(static_cast<const T*>(part.elements) + head * part.head),
         scales_(part.scales == nullptr ? nullptr : part.scales + head * part.scale_head),
-        part_(part),
-        page_size_(page_size) {
-    while (shift_ < 31 && (1 << shift_) < page_size) ++shift_;
-    divides_ = (1 << shift_) != page_size;
-  }
+        place_(page_size, part.page, part.token),
+        scale_place_(page_size, part.scale_page, part.scale_token) {}
 
-  const T* elements(int32_t slot) const {
-    const int32_t page = page_of(slot);
-    return elements_ + page * part_.page + (slot - page * page_size_) * part_.token;
-  }
-  float scale(int32_t slot) const {
-    const int32_t page = page_of(slot);
-    return scales_[page * part_.scale_page + (slot - page * page_size_) * part_.scale_token];
-  }
+  const T* elements(int32_t slot) const { return elements_ + place_(slot); }
+  float scale(int32_t slot) const { return scales_[scale_place_(slot)]; }
 
  private:
-  int32_t page_of(int32_t slot) const { return divides_ ? slot / page_size_ : slot >> shift_; }
-
   const T* elements_;
   const float* scales_;
-  const phloem_kv_part part_;
-  const int32_t page_size_;
-  int shift_ = 0;
-  bool divides_ = false;
+  Place place_, scale_place_;
 };
 
 // Rows become columns: 16 x 16 units of 32 bits.
@@ -56,25 +70,28 @@ inline void transpose(f32x16 rows[LANES]) {
 #if PHLOEM_AVX512
   // Masked, because GCC 12 warns of the unmasked forms.
   const __mmask16 all = -1;
-  __m512 a[LANES], b[LANES];
-  for (int i = 0; i < LANES; i += 2) {
-    a[i] = _mm512_maskz_unpacklo_ps(all, (__m512)rows[i], (__m512)rows[i + 1]);
-    a[i + 1] = _mm512_maskz_unpackhi_ps(all, (__m512)rows[i], (__m512)rows[i + 1]);
-  }
+  __m512 b[LANES];
   for (int i = 0; i < LANES; i += 4) {
-    b[i] = (__m512)_mm512_maskz_unpacklo_pd((__mmask8)all, (__m512d)a[i], (__m512d)a[i + 2]);
-    b[i + 1] = (__m512)_mm512_maskz_unpackhi_pd((__mmask8)all, (__m512d)a[i], (__m512d)a[i + 2]);
-    b[i + 2] = (__m512)_mm512_maskz_unpacklo_pd((__mmask8)all, (__m512d)a[i + 1], (__m512d)a[i + 3]);
-    b[i + 3] = (__m512)_mm512_maskz_unpackhi_pd((__mmask8)all, (__m512d)a[i + 1], (__m512d)a[i + 3]);
+    const __m512 x[4] = {(__m512)rows[i], (__m512)rows[i + 1], (__m512)rows[i + 2],
+                         (__m512)rows[i + 3]};
+    const __m512d low[2] = {(__m512d)_mm512_maskz_unpacklo_ps(all, x[0], x[1]),
+                            (__m512d)_mm512_maskz_unpacklo_ps(all, x[2], x[3])};
+    const __m512d high[2] = {(__m512d)_mm512_maskz_unpackhi_ps(all, x[0], x[1]),
+                             (__m512d)_mm512_maskz_unpackhi_ps(all, x[2], x[3])};
+    b[i] = (__m512)_mm512_maskz_unpacklo_pd(0xff, low[0], low[1]);
+    b[i + 1] = (__m512)_mm512_maskz_unpackhi_pd(0xff, low[0], low[1]);
+    b[i + 2] = (__m512)_mm512_maskz_unpacklo_pd(0xff, high[0], high[1]);
+    b[i + 3] = (__m512)_mm512_maskz_unpackhi_pd(0xff, high[0], high[1]);
   }
-  for (int half = 0; half < LANES; half += 8)
-    for (int j = 0; j < 4; ++j) {
-      a[half + j] = _mm512_maskz_shuffle_f32x4(all, b[half + j], b[half + 4 + j], 0x88);
-      a[half + 4 + j] = _mm512_maskz_shuffle_f32x4(all, b[half + j], b[half + 4 + j], 0xdd);
-    }
-  for (int j = 0; j < 8; ++j) {
-    rows[j] = (f32x16)_mm512_maskz_shuffle_f32x4(all, a[j], a[8 + j], 0x88);
-    rows[8 + j] = (f32x16)_mm512_maskz_shuffle_f32x4(all, a[j], a[8 + j], 0xdd);
+  for (int j = 0; j < 4; ++j) {
+    const __m512 even[2] = {_mm512_maskz_shuffle_f32x4(all, b[j], b[4 + j], 0x88),
+                            _mm512_maskz_shuffle_f32x4(all, b[8 + j], b[12 + j], 0x88)};
+    const __m512 odd[2] = {_mm512_maskz_shuffle_f32x4(all, b[j], b[4 + j], 0xdd),
+                           _mm512_maskz_shuffle_f32x4(all, b[8 + j], b[12 + j], 0xdd)};
+    rows[j] = (f32x16)_mm512_maskz_shuffle_f32x4(all, even[0], even[1], 0x88);
+    rows[4 + j] = (f32x16)_mm512_maskz_shuffle_f32x4(all, odd[0], odd[1], 0x88);
+    rows[8 + j] = (f32x16)_mm512_maskz_shuffle_f32x4(all, even[0], even[1], 0xdd);
+    rows[12 + j] = (f32x16)_mm512_maskz_shuffle_f32x4(all, odd[0], odd[1], 0xdd);
   }
 #else
   float x[LANES][LANES], y[LANES][LANES];
@@ -139,25 +156,33 @@ struct BlockSlots {
   int next_count;
 };
 
-// out[unit * BLOCK_VECTORS + v]: the unit of tokens 16 v to 16 v + 15.
+// out[unit * BLOCK_VECTORS + v]: the unit of tokens 16 v to 16 v + 15; what there is behind the last
+// token is no matter.
 template <class T>
 void pack_keys(f32x16* out, const Slots<T>& keys, int dim, const BlockSlots& block) {
   constexpr int N = VECTOR_ELEMENTS<T>;
   constexpr int UNIT = N / LANES;
   const int units = (dim + UNIT - 1) / UNIT;
   for (int first = 0; first < block.count; first += LANES) {
-    const int tokens = std::min(LANES, block.count - first);
     const T* rows[LANES];
-    for (int t = 0; t < tokens; ++t) {
-      rows[t] = keys.elements(block.slots[first + t]);
+    for (int t = 0; t < LANES; ++t) {
+      rows[t] = keys.elements(block.slots[std::min(first + t, block.count - 1)]);
       if (first + t < block.next_count) prefetch(keys.elements(block.next[first + t]), dim);
     }
-    for (int d = 0, unit = 0; d < dim; d += N, unit += LANES) {
-      f32x16 x[LANES] = {};
-      for (int t = 0; t < tokens; ++t) x[t] = widen_some(rows[t] + d, dim - d);
+    f32x16* to = out + first / LANES;
+    for (int d = 0; d < dim; d += N) {
+      f32x16 x[LANES];
+      if (dim - d >= N)
+        for (int t = 0; t < LANES; ++t) x[t] = widen(rows[t] + d);
+      else
+        for (int t = 0; t < LANES; ++t) x[t] = widen_some(rows[t] + d, dim - d);
       transpose(x);
-      f32x16* to = out + unit * BLOCK_VECTORS + first / LANES;
-      for (int i = 0; i < std::min(LANES, units - unit); ++i) to[i * BLOCK_VECTORS] = x[i];
+      const int left = std::min(LANES, units - d / UNIT);
+      if (left == LANES)
+        for (int i = 0; i < LANES; ++i) to[i * BLOCK_VECTORS] = x[i];
+      else
+        for (int i = 0; i < left; ++i) to[i * BLOCK_VECTORS] = x[i];
+      to += LANES * BLOCK_VECTORS;
     }
   }
 }

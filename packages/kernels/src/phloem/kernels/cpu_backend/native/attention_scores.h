@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "attention_kernel.h"
 #include "attention_pack.h"
@@ -53,16 +54,63 @@ inline f32x16 first_lanes(f32x16 x, int n, float other) {
 
 // The largest of numbers that are 0 or more, where NaN counts as more than all.
 inline float largest(u32x16 bits) {
-  uint32_t most[LANES];
-  store(most, bits);
-  for (int half = LANES / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) most[i] = std::max(most[i], most[i + half]);
-  float x;
-  std::memcpy(&x, most, sizeof x);
-  return x;
+  uint32_t most;
+#if PHLOEM_AVX512
+  const __mmask8 all = -1;  // GCC 12 warns of the forms without a mask
+  const __m512i x = (__m512i)bits;
+  const __m256i half = _mm256_max_epu32(_mm512_maskz_extracti32x8_epi32(all, x, 0),
+                                        _mm512_maskz_extracti32x8_epi32(all, x, 1));
+  const __m128i quarter =
+      _mm_max_epu32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  const __m128i pair = _mm_max_epu32(quarter, _mm_unpackhi_epi64(quarter, quarter));
+  most = _mm_cvtsi128_si32(_mm_max_epu32(pair, _mm_shuffle_epi32(pair, 1)));
+#else
+  most = 0;
+  for (int i = 0; i < LANES; ++i) most = std::max<uint32_t>(most, bits[i]);
+#endif
+  float value;
+  std::memcpy(&value, &most, sizeof value);
+  return value;
+}
+
+typedef uint8_t u8x16 __attribute__((vector_size(16)));
+
+// The lowest byte of each lane; compilers take the lanes apart for it.
+inline u8x16 low_bytes(i32x16 x) {
+#if PHLOEM_AVX512
+  return (u8x16)_mm512_maskz_cvtepi32_epi8((__mmask16)-1, (__m512i)x);
+#else
+  return __builtin_convertvector(x, u8x16);
+#endif
 }
 
 inline u32x16 max_bits(u32x16 a, f32x16 b) { return a > (u32x16)b ? a : (u32x16)b; }
+
+// Calls visit(i, seen, whether that is less than all) for the queries of a range, which see so many
+// positions of a block from `start` on.
+template <class Visit>
+inline void each_query(QueryRange range, const int32_t* positions, int start, int count,
+                       Visit visit) {
+  for (int i = range.begin; i < range.end; ++i) {
+    const int seen = std::min(count, positions[i] - start + 1);
+    if (seen < BLOCK)
+      visit(i, seen, std::true_type{});
+    else
+      visit(i, seen, std::false_type{});
+  }
+}
+
+// The largest of a block's scores. What is behind those that are seen may be left over from another
+// block.
+template <bool MASKED>
+inline float largest_score(const float* scores, int seen) {
+  f32x16 most = splat(-INFINITY);
+  for (int v = 0; v < BLOCK_VECTORS; ++v) {
+    const f32x16 s = load(scores + v * LANES);
+    most = max(most, MASKED ? first_lanes(s, seen - v * LANES, -INFINITY) : s);
+  }
+  return max_lane(most);
+}
 
 // Keys and values as floats or bfloat16.
 template <class T>
@@ -94,23 +142,22 @@ class FloatTile {
   void weigh(QueryRange range, const int32_t* positions, int start, int count,
              const BlockResults& results) {
     const int vectors = vectors_of(count);
-    float* scores = scores_ + static_cast<size_t>(range.begin) * BLOCK;
+    float* scores = row(range.begin);
     const float* queries = queries_ + static_cast<size_t>(range.begin) * units_;
     product<FloatProduct>({reinterpret_cast<const int32_t*>(queries), units_},
                           {keys_, BLOCK_VECTORS}, units_, range.end - range.begin, vectors,
                           [=](int r, int v, f32x16 x) { store(scores + r * BLOCK + v * LANES, x); });
-    for (int i = range.begin; i < range.end; ++i) {
-      const int seen = std::min(count, positions[i] - start + 1);
-      if (seen < BLOCK)
-        softmax<true>(i, seen, results);
-      else
-        softmax<false>(i, seen, results);
-    }
+    // One loop after the other: for a query each is a chain of dependent operations.
+    each_query(range, positions, start, count, [&](int i, int seen, auto masked) {
+      results.most[i] = largest_score<masked>(row(i), seen);
+    });
+    each_query(range, positions, start, count,
+               [&](int i, int seen, auto masked) { softmax<masked>(i, seen, results); });
   }
 
   // sums[i] = sums[i] * keep[i] + (probabilities of i x values) * add[i]
   void accumulate(QueryRange range, int count, f32x16* sums, const float* keep, const float* add) {
-    const float* weights = scores_ + static_cast<size_t>(range.begin) * BLOCK;
+    const float* weights = row(range.begin);
     product<FloatProduct>({reinterpret_cast<const int32_t*>(weights), BLOCK},
                           {values_, value_vectors_}, count, range.end - range.begin, value_vectors_,
                           [=, this](int r, int v, f32x16 x) {
@@ -121,24 +168,19 @@ class FloatTile {
   }
 
  private:
-  // What lies behind the positions that are seen may be left over from another block.
+  float* row(int i) { return scores_ + static_cast<size_t>(i) * BLOCK; }
+
   template <bool MASKED>
   void softmax(int i, int seen, const BlockResults& results) {
-    float* row = scores_ + static_cast<size_t>(i) * BLOCK;
-    f32x16 most = splat(-INFINITY);
-    for (int v = 0; v < BLOCK_VECTORS; ++v) {
-      const f32x16 s = load(row + v * LANES);
-      most = max(most, MASKED ? first_lanes(s, seen - v * LANES, -INFINITY) : s);
-    }
-    const float m = max_lane(most);
+    float* scores = row(i);
+    const f32x16 m = splat(results.most[i]);
     f32x16 total{};
     for (int v = 0; v < BLOCK_VECTORS; ++v) {
-      f32x16 p = exp2_to_1(load(row + v * LANES) - splat(m));
+      f32x16 p = exp2_to_1(load(scores + v * LANES) - m);
       if (MASKED) p = first_lanes(p, seen - v * LANES, 0.0f);
       total += p;
-      store(row + v * LANES, p);
+      store(scores + v * LANES, p);
     }
-    results.most[i] = m;
     results.sum[i] = sum(total);
     results.unit[i] = 1.0f;
   }
@@ -163,7 +205,7 @@ class ByteTile {
         queries_(arena.take<int32_t>(static_cast<size_t>(queries) * units_)),
         scales_(arena.take<float>(queries)),
         offsets_(arena.take<int32_t>(queries)),
-        scores_(arena.take<int32_t>(static_cast<size_t>(queries) * BLOCK)),
+        scores_(arena.take<float>(static_cast<size_t>(queries) * BLOCK)),
         weights_(arena.take<uint8_t>(static_cast<size_t>(queries) * BLOCK)),
         keys_(arena.take<f32x16>(static_cast<size_t>(units_) * BLOCK_VECTORS)),
         values_(arena.take<f32x16>(static_cast<size_t>(value_vectors) * BLOCK / 4)),
@@ -182,7 +224,7 @@ class ByteTile {
       i32x16 x{};
       if (step > 0) x = round_to_int(load_some(q + d, left) / splat(step));
       total += x;
-      const i8x16 bytes = __builtin_convertvector(x, i8x16);
+      const u8x16 bytes = low_bytes(x);
       std::memcpy(to + d, &bytes, std::min(LANES, 4 * units_ - d));
     }
     int32_t sum = 0;
@@ -202,21 +244,22 @@ class ByteTile {
   // See FloatTile.
   void weigh(QueryRange range, const int32_t* positions, int start, int count,
              const BlockResults& results) {
-    const int vectors = vectors_of(count);
-    int32_t* scores = scores_ + static_cast<size_t>(range.begin) * BLOCK;
+    float* scores = row(range.begin);
     const int32_t* offsets = offsets_ + range.begin;
+    const float* scales = key_scales_;
     product<KeyProduct>({queries_ + static_cast<size_t>(range.begin) * units_, units_},
-                        {keys_, BLOCK_VECTORS}, units_, range.end - range.begin, vectors,
+                        {keys_, BLOCK_VECTORS}, units_, range.end - range.begin, vectors_of(count),
                         [=](int r, int v, i32x16 x) {
-                          store(scores + r * BLOCK + v * LANES, x + splat(offsets[r]));
+                          store(scores + r * BLOCK + v * LANES,
+                                to_float(x + splat(offsets[r])) * load(scales + v * LANES));
                         });
-    for (int i = range.begin; i < range.end; ++i) {
-      const int seen = std::min(count, positions[i] - start + 1);
-      if (seen < BLOCK)
-        softmax<true>(i, seen, results);
-      else
-        softmax<false>(i, seen, results);
-    }
+    // See FloatTile.
+    each_query(range, positions, start, count, [&](int i, int seen, auto masked) {
+      results.most[i] = largest_score<masked>(row(i), seen) * scales_[i];
+    });
+    each_query(range, positions, start, count,
+               [&](int i, int seen, auto masked) { softmax<masked>(i, seen, results); });
+    for (int i = range.begin; i < range.end; ++i) quantize(i, results);
   }
 
   // See FloatTile.
@@ -232,46 +275,49 @@ class ByteTile {
   }
 
  private:
+  float* row(int i) { return scores_ + static_cast<size_t>(i) * BLOCK; }
+
+  // Leaves the probabilities times the scales of the values in the place of the scores.
   template <bool MASKED>
   void softmax(int i, int seen, const BlockResults& results) {
-    const int32_t* row = scores_ + static_cast<size_t>(i) * BLOCK;
+    float* scores = row(i);
     const f32x16 scale = splat(scales_[i]);
-    f32x16 s[BLOCK_VECTORS], most = splat(-INFINITY);
-    for (int v = 0; v < BLOCK_VECTORS; ++v) {
-      s[v] = to_float(load(row + v * LANES)) * (load(key_scales_ + v * LANES) * scale);
-      most = max(most, MASKED ? first_lanes(s[v], seen - v * LANES, -INFINITY) : s[v]);
-    }
-    const float m = max_lane(most);
+    const float m = results.most[i];
     f32x16 total{};
     u32x16 bits{};
     for (int v = 0; v < BLOCK_VECTORS; ++v) {
-      f32x16 p = exp2_to_1(s[v] - splat(m));
-      s[v] = p * load(value_scales_ + v * LANES);
+      f32x16 p = exp2_to_1(fma(load(scores + v * LANES), scale, splat(-m)));
+      f32x16 weight = p * load(value_scales_ + v * LANES);
       if (MASKED) {
         p = first_lanes(p, seen - v * LANES, 0.0f);
-        s[v] = first_lanes(s[v], seen - v * LANES, 0.0f);
+        weight = first_lanes(weight, seen - v * LANES, 0.0f);
       }
       total += p;
-      bits = max_bits(bits, s[v]);
+      bits = max_bits(bits, weight);
+      store(scores + v * LANES, weight);
     }
-    const float heaviest = largest(bits);
-    const f32x16 inverse = splat(255.0f / heaviest);
-    uint8_t* weights = weights_ + static_cast<size_t>(i) * BLOCK;
-    for (int v = 0; v < BLOCK_VECTORS; ++v)
-      store(weights + v * LANES,
-            __builtin_convertvector(round_to_int(s[v] * inverse), u8x16));
-    results.most[i] = m;
     results.sum[i] = sum(total);
-    results.unit[i] = heaviest / 255.0f;
+    results.unit[i] = largest(bits);
   }
 
-  typedef uint8_t u8x16 __attribute__((vector_size(16)));
+  void quantize(int i, const BlockResults& results) {
+    const float* scores = row(i);
+    const f32x16 inverse = splat(255.0f / results.unit[i]);
+    // Adding 1.5 * 2^23 rounds to the nearest integer, and leaves it in the lowest bits.
+    const f32x16 magic = splat(12582912.0f);
+    uint8_t* weights = weights_ + static_cast<size_t>(i) * BLOCK;
+    for (int v = 0; v < BLOCK_VECTORS; ++v) {
+      const i32x16 rounded = (i32x16)(fma(load(scores + v * LANES), inverse, magic));
+      store(weights + v * LANES, low_bytes(rounded));
+    }
+    results.unit[i] /= 255.0f;
+  }
 
   const int units_, value_vectors_;
   int32_t* const queries_;  // four bytes each
   float* const scales_;
   int32_t* const offsets_;  // what + 128 in the keys adds to a product, negated
-  int32_t* const scores_;
+  float* const scores_;
   uint8_t* const weights_;
   f32x16* const keys_;
   f32x16* const values_;
