@@ -42,6 +42,7 @@ class Job {
  private:
   void run_pair(int pair, int row, int end) const;
   Panels panels_of_tile(int pair, int tile, int tiles, int rows) const;
+  void ask_for_output(int pair, int row, int rows) const;
   void finish(int pair, int row, int rows, const float* y) const;
   void put(int output, int row, f32x16 y) const;
   f32x16 biased(f32x16 y, int output) const;
@@ -102,6 +103,7 @@ void Job::run_pair(int pair, int row, int end) const {
   const int tiles = ceil_div(end - row, MAX_TILE);
   for (int tile = 0; tile < tiles; ++tile) {
     const int rows = ceil_div(end - row, tiles - tile);
+    ask_for_output(pair, row, rows);
     alignas(64) float y[MAX_TILE * PAIR * PANEL];
     TILES[weight_.kind][rows - 1](panels_of_tile(pair, tile, tiles, rows), x_, weight_.k, row, y);
     finish(pair, row, rows, y);
@@ -120,6 +122,15 @@ Panels Job::panels_of_tile(int pair, int tile, int tiles, int rows) const {
   if (PAIR * panel_bytes_ > MAX_AHEAD) return {first, second, 0, 0};
   const int share = ceil_div(lines, tiles), asked = share * tile;
   return {first, second, panel_bytes_ + asked * VECTOR_BYTES, std::clamp(lines - asked, 0, share)};
+}
+
+// With many outputs its rows are far from each other, and come while the tile is computed.
+void Job::ask_for_output(int pair, int row, int rows) const {
+  for (int r = row; r < row + rows; ++r) {
+    const float* to = out_ + r * stride_ + pair * PANEL;
+    __builtin_prefetch(to, 1);
+    if (then_ != Then::SILU_MUL) __builtin_prefetch(to + pairs_ * PANEL, 1);
+  }
 }
 
 void Job::finish(int pair, int row, int rows, const float* y) const {
