@@ -46,8 +46,8 @@ class _Forwarded:
     """[n, hidden] the last states of the rows that sample."""
     rows: npt.NDArray[np.int64]
     """[n] those rows of the batch."""
-    finite: npt.NDArray[np.bool_]
-    """[B] whether each row's last hidden state is finite."""
+    errors: Mapping[int, str]
+    """Of rows that do not sample; what is wrong with the others shows in their logits."""
     prompt: Mapping[int, PromptLogprobs]
 
 
@@ -134,21 +134,24 @@ class ModelRunner:
         if prepared.relayed_at is not None:
             prepared.forward.input_ids[prepared.relayed_at] = self._relay[prepared.relayed_rows]
         hidden = self._model.forward(prepared.forward, self._kv_pool)
-        last = hidden[prepared.last_tokens]
+        last = hidden if len(hidden) == batch.num_rows else hidden[prepared.last_tokens]
         rows = np.flatnonzero(batch.samples)
+        errors: Mapping[int, str] = {}
+        if len(rows) < len(last):
+            errors = _not_finite(last, np.flatnonzero(~batch.samples))
+            last = last[torch.from_numpy(rows).to(last.device)]
         return _Forwarded(
-            last if len(rows) == len(last) else last[torch.from_numpy(rows).to(last.device)],
+            last,
             rows,
-            torch.isfinite(last).all(dim=-1).cpu().numpy(),
+            errors,
             prompt_logprobs(self._model, hidden, prepared.starts, batch.prompt_logprobs),
         )
 
     @torch.inference_mode()
     def _sample(self, step: RunnerStep, masks: TokenMasks | None) -> StepResult:
         batch, forwarded = step.batch, step.forwarded.result()
-        errors = dict.fromkeys(np.flatnonzero(~forwarded.finite).tolist(), NOT_FINITE)
         if not len(forwarded.rows):
-            return _result(batch, forwarded, None, errors)
+            return _result(batch, forwarded, None)
         rows = torch.from_numpy(batch.rows.astype(np.int64)).to(self._relay.device)
         if wants_greedy_only(batch.sampling, forwarded.rows, masks):
             sampled = greedy(self._model.greedy(forwarded.hidden), forwarded.rows)
@@ -158,29 +161,32 @@ class ModelRunner:
                 logits, forwarded.rows, batch.sampling, masks, self._relay[rows]
             )
         # Rows that failed relay token 0: a later step may be in flight for them, and is dropped.
-        self._relay[rows[torch.from_numpy(forwarded.rows).to(rows.device)]] = sampled.ids
-        return _result(batch, forwarded, sampled, sampled.errors | errors)
+        if len(forwarded.rows) < len(rows):
+            rows = rows[torch.from_numpy(forwarded.rows).to(rows.device)]
+        self._relay[rows] = sampled.ids
+        return _result(batch, forwarded, sampled)
 
 
-def _result(
-    batch: ModelWorkerBatch,
-    forwarded: _Forwarded,
-    sampled: Sampled | None,
-    errors: dict[int, str],
-) -> StepResult:
+def _not_finite(hidden: Tensor, rows: npt.NDArray[np.int64]) -> dict[int, str]:
+    finite = torch.isfinite(hidden[torch.from_numpy(rows).to(hidden.device)]).all(dim=-1)
+    return dict.fromkeys(rows[~finite.cpu().numpy()].tolist(), NOT_FINITE)
+
+
+def _result(batch: ModelWorkerBatch, forwarded: _Forwarded, sampled: Sampled | None) -> StepResult:
     counts = np.zeros(batch.num_rows, np.int32)
     if sampled is None:
         empty = Logprobs(np.empty(0, np.float32), (), forwarded.prompt)
         logprobs = empty if forwarded.prompt else None
-        return StepResult(np.empty(0, np.int32), counts, logprobs, errors)
+        return StepResult(np.empty(0, np.int32), counts, logprobs, forwarded.errors)
     rows = forwarded.rows
-    keep = sampled.ok & forwarded.finite[rows]
+    keep = sampled.ok
     counts[rows[keep]] = 1
     logprobs = None
     if forwarded.prompt or (batch.sampling.top_logprobs[rows] >= 0).any():
         top = tuple(t for t, kept in zip(sampled.top_logprobs, keep, strict=True) if kept)
         logprobs = Logprobs(sampled.chosen_logprobs[keep], top, forwarded.prompt)
-    return StepResult(sampled.ids.cpu().numpy()[keep].astype(np.int32), counts, logprobs, errors)
+    ids = sampled.ids.cpu().numpy()[keep].astype(np.int32)
+    return StepResult(ids, counts, logprobs, sampled.errors | dict(forwarded.errors))
 
 
 class _AwaitedKV:
