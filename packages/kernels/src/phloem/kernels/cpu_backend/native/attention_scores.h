@@ -217,12 +217,14 @@ class ByteTile {
     for (int d = 0; d < dim; d += LANES)
       bits = max_bits(bits, abs(load_some(q + d, std::min(LANES, dim - d))));
     const float step = largest(bits) / 127.0f;
+    // Zeros otherwise; a step that is not finite makes the scores NaN.
+    const bool usable = step > 0 && step < INFINITY;
     int8_t* to = reinterpret_cast<int8_t*>(queries_ + static_cast<size_t>(i) * units_);
     i32x16 total{};
     for (int d = 0; d < dim; d += LANES) {
       const int left = std::min(LANES, dim - d);
       i32x16 x{};
-      if (step > 0) x = round_to_int(load_some(q + d, left) / splat(step));
+      if (usable) x = round_to_int(load_some(q + d, left) / splat(step));
       total += x;
       const u8x16 bytes = low_bytes(x);
       std::memcpy(to + d, &bytes, std::min(LANES, 4 * units_ - d));
