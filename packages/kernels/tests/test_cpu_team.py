@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -123,6 +124,39 @@ def test_the_threads_end_with_the_team(library):
     del team
     gc.collect()
     assert threads() == before
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a limit that Linux keeps")
+def test_where_the_system_has_too_few_threads_none_stays_and_a_smaller_team_works(
+    library, native_variant
+):
+    if native_variant != "release":
+        pytest.skip("sanitizers end a process that gets no memory")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it, should it wait for threads
+        try:
+            _exhaust_threads(library)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def _exhaust_threads(library):
+    """Ends this process with code 7 if a team of too many threads fails as it should."""
+    import resource
+
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    # Memory for the stacks of a few threads; unlike a limit of threads this one binds root too.
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    limit = used + 6 * max(stack, 8 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    with pytest.raises(RuntimeError, match="the system has no 200 threads to give"):
+        Team(library, 200)
+    if len(os.listdir("/proc/self/task")) != 1:
+        os._exit(3)
+    with Team(library, 2) as team:
+        os._exit(7 if (run_counts(library, team, [100]) == 1).all() else 4)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

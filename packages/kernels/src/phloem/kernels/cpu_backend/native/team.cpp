@@ -59,15 +59,24 @@ void* Worker::scratch(size_t bytes) {
 }
 
 Team::Team(int size) : scratch_(size) {
-  for (int i = 1; i < size; ++i) threads_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < size; ++i) threads_.emplace_back([this, i] { work(i); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
 Team::~Team() {
+  stop();
+  for (Scratch& s : scratch_) std::free(s.memory);
+}
+
+void Team::stop() {
   stopping_.store(true);
   runs_.fetch_add(1);
   wake(runs_);
   for (std::thread& thread : threads_) thread.join();
-  for (Scratch& s : scratch_) std::free(s.memory);
 }
 
 void Team::run(Function function, void* body) {

@@ -2,8 +2,8 @@
 //
 // Owns the handing out of tasks and how long a thread waits awake. A function is a sequence of
 // phases, and a phase is over when its tasks are done, not when all threads have come by: a thread
-// whose core was taken away holds the others up only by a task it is in the middle of, and finds its
-// way to the current phase when it comes back. So who computes a task must not matter.
+// whose core was taken away holds the others up only by a task it is in the middle of, and finds
+// its way to the current phase when it comes back. So who computes a task must not matter.
 #pragma once
 
 #include <atomic>
@@ -53,7 +53,8 @@ class Worker {
 
 class Team {
  public:
-  // `size` threads, the caller of `run` among them; at least 1.
+  // `size` threads, the caller of `run` among them; at least 1. Throws, and leaves no thread behind,
+  // if the system does not give them all.
   explicit Team(int size);
   ~Team();
   Team(const Team&) = delete;
@@ -79,6 +80,7 @@ class Team {
 
   void run(Function function, void* body);
   void work(int index);
+  void stop();
   void await_change(std::atomic<uint32_t>& value, uint32_t old);
   void wake(std::atomic<uint32_t>& value);
 
