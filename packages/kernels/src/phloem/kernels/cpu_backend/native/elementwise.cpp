@@ -26,8 +26,6 @@ inline void put(float* p, f32x16 v, int n) {
     store_some(p, v, n);
 }
 
-inline f32x16 silu(f32x16 x) { return x / (exp(-x) + 1.0f); }
-
 // The arithmetic of a quantized cache: every operation is one IEEE float32 operation, so that what
 // is stored equals, bit for bit, what any other writer stores.
 void store_int8(int8_t* to, float* scale, const float* x, int head_dim) {

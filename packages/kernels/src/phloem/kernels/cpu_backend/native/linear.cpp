@@ -23,8 +23,6 @@ constexpr std::array<Tiles, 3> tiles_of_kinds(std::index_sequence<I...>) {
 // By kind and number of rows, less 1.
 constexpr std::array<Tiles, 3> TILES = tiles_of_kinds(std::make_index_sequence<MAX_TILE>{});
 
-inline f32x16 silu(f32x16 x) { return x / (exp(-x) + 1.0f); }
-
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // One linear, and how it is cut into tasks: a run of pairs of panels with a block of rows. Panels

@@ -217,6 +217,8 @@ inline f32x16 exp(f32x16 x) {
   return scale_exp(p, n, x, low);
 }
 
+inline f32x16 silu(f32x16 x) { return x / (exp(-x) + 1.0f); }
+
 inline f32x16 load_bf16(const uint16_t* p) {
   return (f32x16)(__builtin_convertvector(load<u16x16>(p), u32x16) << 16);
 }
