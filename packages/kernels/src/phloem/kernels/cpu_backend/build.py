@@ -31,7 +31,8 @@ LIBRARY_SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
 _COMMON = (
     *("-std=c++20", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-pthread"),
-    *("-Wall", "-Wextra"),
+    # Everything on wide vectors is inlined: how they would be passed to functions is no matter.
+    *("-Wall", "-Wextra", "-Wno-psabi"),
 )
 _INSTRUCTIONS: Mapping[InstructionSet, tuple[str, ...]] = {
     "avx512vnni": (

@@ -6,11 +6,6 @@
 // that keeps its loops in one order gives the same bits whatever it is tiled for.
 #pragma once
 
-#if defined(__GNUC__) && !defined(__clang__)
-// Everything on these types is inlined, so how they would be passed between functions is no matter.
-#pragma GCC diagnostic ignored "-Wpsabi"
-#endif
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
