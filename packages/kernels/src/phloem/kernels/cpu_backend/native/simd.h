@@ -1,4 +1,4 @@
-// Vectors of 16 lanes, the same on every machine: one AVX-512 register, two AVX2 ones, four of NEON.
+// Vectors of 16 lanes, the same on every machine: an AVX-512 register, two AVX2 ones, four of NEON.
 //
 // Kernels are written once, on these types. Owns the few operations that compilers cannot be
 // trusted to find (fused multiply-add, int8 dot products, conversions) and the order in which
@@ -25,7 +25,8 @@ typedef uint16_t u16x16 __attribute__((vector_size(32)));
 typedef int8_t i8x16 __attribute__((vector_size(16)));
 typedef uint8_t u8x64 __attribute__((vector_size(64)));
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
+    defined(__AVX512DQ__)
 #define PHLOEM_AVX512 1
 #else
 #define PHLOEM_AVX512 0
@@ -39,6 +40,34 @@ typedef uint8_t u8x64 __attribute__((vector_size(64)));
 // Not f32x16{} + x: that takes an addition, because it makes 0 of -0.
 inline f32x16 splat(float x) { return f32x16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 inline i32x16 splat(int32_t x) { return i32x16{} + x; }
+
+#if PHLOEM_AVX2
+struct FloatHalves {
+  __m256 of[2];
+};
+struct IntHalves {
+  __m256i of[2];
+};
+
+template <class To, class From>
+inline To same_bits(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+inline FloatHalves halves(f32x16 v) { return same_bits<FloatHalves>(v); }
+inline IntHalves halves(i32x16 v) { return same_bits<IntHalves>(v); }
+inline f32x16 join(__m256 low, __m256 high) { return same_bits<f32x16>(FloatHalves{{low, high}}); }
+inline i32x16 join(__m256i low, __m256i high) { return same_bits<i32x16>(IntHalves{{low, high}}); }
+
+// f of both halves, where GCC 12 would take lanes apart.
+template <class F, class... V>
+inline auto in_halves(F f, V... v) {
+  return [f](auto... h) { return join(f(h.of[0]...), f(h.of[1]...)); }(halves(v)...);
+}
+#endif
 
 template <class V, class T>
 inline V load(const T* p) {
@@ -79,14 +108,7 @@ inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
 #if PHLOEM_AVX512
   return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif PHLOEM_AVX2
-  __m256 x[2], y[2], z[2];
-  std::memcpy(x, &a, 64);
-  std::memcpy(y, &b, 64);
-  std::memcpy(z, &c, 64);
-  z[0] = _mm256_fmadd_ps(x[0], y[0], z[0]);
-  z[1] = _mm256_fmadd_ps(x[1], y[1], z[1]);
-  std::memcpy(&c, z, 64);
-  return c;
+  return in_halves([](auto... x) { return _mm256_fmadd_ps(x...); }, a, b, c);
 #elif defined(__FP_FAST_FMAF)
   for (int i = 0; i < LANES; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
   return c;
@@ -95,19 +117,13 @@ inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
 #endif
 }
 
-// a > b ? a : b, so b where one of them is NaN; min likewise. GCC would take lanes apart, and it
-// warns of the intrinsics without a mask.
+// a > b ? a : b, so b where one of them is NaN; min likewise. GCC would take lanes apart, and with
+// AVX-512 it warns of the intrinsics without a mask.
 inline f32x16 max(f32x16 a, f32x16 b) {
 #if PHLOEM_AVX512
   return (f32x16)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
 #elif PHLOEM_AVX2
-  __m256 x[2], y[2];
-  std::memcpy(x, &a, 64);
-  std::memcpy(y, &b, 64);
-  x[0] = _mm256_max_ps(x[0], y[0]);
-  x[1] = _mm256_max_ps(x[1], y[1]);
-  std::memcpy(&a, x, 64);
-  return a;
+  return in_halves([](auto... x) { return _mm256_max_ps(x...); }, a, b);
 #else
   return a > b ? a : b;
 #endif
@@ -117,26 +133,29 @@ inline f32x16 min(f32x16 a, f32x16 b) {
 #if PHLOEM_AVX512
   return (f32x16)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
 #elif PHLOEM_AVX2
-  __m256 x[2], y[2];
-  std::memcpy(x, &a, 64);
-  std::memcpy(y, &b, 64);
-  x[0] = _mm256_min_ps(x[0], y[0]);
-  x[1] = _mm256_min_ps(x[1], y[1]);
-  std::memcpy(&a, x, 64);
-  return a;
+  return in_halves([](auto... x) { return _mm256_min_ps(x...); }, a, b);
 #else
   return a < b ? a : b;
 #endif
 }
 
 inline f32x16 abs(f32x16 a) { return (f32x16)((i32x16)a & 0x7fffffff); }
-inline f32x16 to_float(i32x16 a) { return __builtin_convertvector(a, f32x16); }
+
+inline f32x16 to_float(i32x16 a) {
+#if PHLOEM_AVX2
+  return in_halves([](__m256i x) { return _mm256_cvtepi32_ps(x); }, a);
+#else
+  return __builtin_convertvector(a, f32x16);
+#endif
+}
 
 // To the nearest integer, ties to even, for |a| < 2^22: the sum leaves no bits for a fraction.
 inline i32x16 round_to_int(f32x16 a) {
 #if PHLOEM_AVX512
   // The masked form with all lanes: GCC 12 warns of its own header in the other one.
   return (i32x16)_mm512_maskz_cvtps_epi32(0xffff, (__m512)a);
+#elif PHLOEM_AVX2
+  return in_halves([](__m256 x) { return _mm256_cvtps_epi32(x); }, a);
 #else
   const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23
   return (i32x16)(a + magic) - (i32x16)magic;
@@ -187,10 +206,16 @@ inline f32x16 scale_exp(f32x16 p, f32x16 n, f32x16 x, f32x16 low) {
   return (f32x16)_mm512_maskz_scalef_ps(kept, (__m512)p, (__m512)n);
 #else
   // In two halves, since 2^128 is no float.
-  const i32x16 whole = __builtin_convertvector(n, i32x16), half = whole >> 1;
+  const i32x16 whole = round_to_int(n), half = whole >> 1;
   const f32x16 first = (f32x16)((half + 127) << 23);
   const f32x16 second = (f32x16)((whole - half + 127) << 23);
-  return (f32x16)((i32x16)(p * first * second) & ~(x < low));
+  p = p * first * second;
+#if PHLOEM_AVX2
+  const auto kept = [](__m256 a, __m256 b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); };
+  return (f32x16)((i32x16)p & (i32x16)in_halves(kept, x, low));
+#else
+  return (f32x16)((i32x16)p & ~(x < low));
+#endif
 #endif
 }
 
@@ -244,10 +269,6 @@ inline f32x16 load_f16(const uint16_t* p) {
 #endif
 }
 
-inline f32x16 load_i8(const int8_t* p) {
-  return to_float(__builtin_convertvector(load<i8x16>(p), i32x16));
-}
-
 // acc[i] += dot(u[4i..4i+3], s[4i..4i+3]), u unsigned, s signed; exact in 32 bits.
 inline i32x16 dot4(i32x16 acc, u8x64 u, u8x64 s) {
 #if PHLOEM_AVX512
@@ -276,13 +297,6 @@ inline i32x16 dot4(i32x16 acc, u8x64 u, u8x64 s) {
               a[4 * i + 3] * b[4 * i + 3];
   return acc;
 #endif
-}
-
-// The same 4 bytes in every lane; p need not be aligned.
-inline u8x64 splat4(const void* p) {
-  int32_t quad;
-  std::memcpy(&quad, p, 4);
-  return (u8x64)splat(quad);
 }
 
 }  // namespace phloem
