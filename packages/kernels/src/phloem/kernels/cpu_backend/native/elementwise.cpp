@@ -35,7 +35,8 @@ void store_int8(int8_t* to, float* scale, const float* x, int head_dim) {
     largest = a > largest || a != a ? a : largest;
   });
   float amax = 0x1p-100f;
-  for (int i = 0; i < LANES; ++i) amax = largest[i] > amax || largest[i] != largest[i] ? largest[i] : amax;
+  for (int i = 0; i < LANES; ++i)
+    amax = largest[i] > amax || largest[i] != largest[i] ? largest[i] : amax;
   *scale = amax / 127.0f;
   each_vector(head_dim, [&](int i, int n) {
     const i32x16 q = round_to_int(take(x + i, n) / *scale);

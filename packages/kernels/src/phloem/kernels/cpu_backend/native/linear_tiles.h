@@ -1,8 +1,8 @@
 // The arithmetic of linears: two panels of 16 outputs against a few rows of inputs.
 //
 // Owns the order in which an output is summed, which is the order of its panel's steps, whatever
-// the number of rows in a tile. Two panels at a time, so that what is loaded of a row is used twice;
-// as many rows as there are registers for their sums.
+// the number of rows in a tile. Two panels at a time, so that what is loaded of a row is used
+// twice; as many rows as there are registers for their sums.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ constexpr int PARTS = PANEL / native::WIDTH, COLUMNS = PAIR * PARTS;
 constexpr int MAX_TILE = native::WIDTH == 16 ? 6 : native::WIDTH == 8 ? 2 : 1;
 
 // The panels of a tile, and what it asks memory for meanwhile: with each step `lines` cache lines,
-// `ahead` bytes further on in both. They go to the second level of caches: the first has no room for
-// more than what is computed with.
+// `ahead` bytes further on in both. They go to the second level of caches: the first has no room
+// for more than what is computed with.
 struct Panels {
   const uint8_t* first;
   const uint8_t* second;

@@ -53,7 +53,8 @@ Block zeros(int kind) {
 }
 
 inline void keep(Block& block, f32x16 first, f32x16 second, int offset) {
-  const i32x16 a = __builtin_convertvector(first, i32x16), b = __builtin_convertvector(second, i32x16);
+  const i32x16 a = __builtin_convertvector(first, i32x16);
+  const i32x16 b = __builtin_convertvector(second, i32x16);
   for (int i = 0; i < LANES; ++i) block.q[i] = static_cast<uint8_t>(a[i] + offset);
   for (int i = 0; i < LANES; ++i) block.q[LANES + i] = static_cast<uint8_t>(b[i] + offset);
 }
@@ -147,16 +148,20 @@ void write(uint8_t* step, int kind, int lane, const Block& block) {
 template <class BlockOf>
 void pack_panel(uint8_t* panel, int kind, int first, int n, int groups, BlockOf block_of) {
   const size_t bytes = step_bytes(kind);
-  for (int lane = 0; lane < PANEL; ++lane)
+  for (int lane = 0; lane < PANEL; ++lane) {
+    const int output = first + lane;
     for (int g = 0; g < groups; ++g)
-      write(panel + g * bytes, kind, lane, first + lane < n ? block_of(first + lane, g) : zeros(kind));
+      write(panel + g * bytes, kind, lane, output < n ? block_of(output, g) : zeros(kind));
+  }
 }
 
 void pack_f32(uint8_t* panel, const float* weight, int first, int n, int k) {
   auto* to = reinterpret_cast<float*>(panel);
-  for (int lane = 0; lane < PANEL; ++lane)
+  for (int lane = 0; lane < PANEL; ++lane) {
+    const int output = first + lane;
     for (int i = 0; i < k; ++i)
-      to[i * PANEL + lane] = first + lane < n ? weight[static_cast<size_t>(first + lane) * k + i] : 0;
+      to[i * PANEL + lane] = output < n ? weight[static_cast<size_t>(output) * k + i] : 0;
+  }
 }
 
 // Calls task(first output, panel) for each panel of a weight.

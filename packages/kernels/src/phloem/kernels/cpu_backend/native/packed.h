@@ -5,11 +5,11 @@
 // whole panels with zeros. A panel is a sequence of steps:
 //
 //   PHLOEM_F32  one input of every output: 16 floats
-//   PHLOEM_Q8   32 inputs (k is padded): 8 vectors of 64 bytes, in which byte 4 * lane + b of vector
-//               v is q + 128 of input 4 * v + b; then 16 float16 d
-//   PHLOEM_Q4   32 inputs (k is padded): 4 vectors of 64 bytes, in which byte 4 * lane + b of vector
-//               v has q of input 4 * v + b in its low half and of input 16 + 4 * v + b in its high
-//               half; then 16 float16 d, then 16 float16 m
+//   PHLOEM_Q8   32 inputs (k is padded): 8 vectors of 64 bytes, in which byte 4 * lane + b of
+//               vector v is q + 128 of input 4 * v + b; then 16 float16 d
+//   PHLOEM_Q4   32 inputs (k is padded): 4 vectors of 64 bytes, in which byte 4 * lane + b of
+//               vector v has q of input 4 * v + b in its low half and of input 16 + 4 * v + b in
+//               its high half; then 16 float16 d, then 16 float16 m
 #pragma once
 
 #include <cstddef>

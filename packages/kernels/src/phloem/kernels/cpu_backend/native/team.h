@@ -53,8 +53,8 @@ class Worker {
 
 class Team {
  public:
-  // `size` threads, the caller of `run` among them; at least 1. Throws, and leaves no thread behind,
-  // if the system does not give them all.
+  // `size` threads, the caller of `run` among them; at least 1. Throws if the system does not give
+  // them all, and leaves none behind.
   explicit Team(int size);
   ~Team();
   Team(const Team&) = delete;
