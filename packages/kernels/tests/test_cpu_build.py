@@ -48,6 +48,7 @@ def fresh(tmp_path, monkeypatch):
 
 def forget():
     library_module._load.cache_clear()
+    library_module._made_by.cache_clear()
     library_module._load_prebuilt.cache_clear()
 
 
@@ -232,6 +233,20 @@ def test_an_error_of_the_compiler_is_shown(tmp_path, broken, said):
     with pytest.raises(BuildError, match=pattern):
         load_library("portable", cache_dir=tmp_path / "cache")
     assert [path.name for path in (tmp_path / "cache").iterdir()] in (["lock"], [])
+
+
+@needs_compiler
+@needs_shell
+def test_what_did_not_compile_is_not_compiled_again_until_it_has_changed(linked, tmp_path):
+    source = build.NATIVE / "answer.cpp"
+    source.write_text("int m(); int n() { return m(); }")
+    for _ in range(2):
+        with pytest.raises(BuildError, match=r"m\(\)"):
+            load_library("portable", cache_dir=tmp_path / "cache")
+    assert linked() == 1
+    source.write_text(SOURCE)
+    assert answer(load_library("portable", cache_dir=tmp_path / "cache")) == 42
+    assert linked() == 2
 
 
 @needs_compiler

@@ -17,6 +17,7 @@ from typing import Any
 
 from phloem.kernels.cpu_backend.build import (
     BuildError,
+    Recipe,
     Variant,
     compile_library,
     prebuilt_name,
@@ -74,7 +75,7 @@ def load_library(
 
     A prebuilt library is taken before one in the cache (None: `default_cache_dir()`), and where
     neither is there and nothing can be compiled, None takes a prebuilt one for less than the best.
-    The same arguments give the same object.
+    The same arguments give the same object, and what did not compile is not compiled again.
 
     Raises:
         ValueError: if this processor does not have the instruction set.
@@ -118,7 +119,22 @@ def _load(isa: InstructionSet, variant: Variant, cache: Path) -> Library:
     library = _load_prebuilt(isa) if variant == "release" else None
     if library:
         return library
-    recipe = recipe_for(isa, variant)
+    made = _made_by(recipe_for(isa, variant), cache)
+    if isinstance(made, str):
+        raise BuildError(made)
+    return made
+
+
+@functools.cache
+def _made_by(recipe: Recipe, cache: Path) -> Library | str:
+    """Or why there is none: a compiler that failed took its time, and would fail again."""
+    try:
+        return _make(recipe, cache)
+    except BuildError as error:
+        return str(error)
+
+
+def _make(recipe: Recipe, cache: Path) -> Library:
     try:
         path = ensure(recipe, cache)
     except OSError as error:
@@ -131,8 +147,8 @@ def _load(isa: InstructionSet, variant: Variant, cache: Path) -> Library:
         with tempfile.TemporaryDirectory(
             prefix="phloem-kernels-", ignore_cleanup_errors=True
         ) as scratch:
-            return _load_compiled(compile_library(recipe, Path(scratch)), isa)
-    return _load_compiled(path, isa)
+            return _load_compiled(compile_library(recipe, Path(scratch)), recipe.isa)
+    return _load_compiled(path, recipe.isa)
 
 
 def _load_compiled(path: Path, isa: InstructionSet) -> Library:
