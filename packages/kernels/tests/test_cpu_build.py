@@ -9,6 +9,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -188,6 +189,44 @@ def test_what_a_process_that_died_has_left_does_no_harm(tmp_path):
     (folder / "lock").write_text("")
     (folder / f"portable-{recipe_for('portable').key}-half{build.LIBRARY_SUFFIX}").write_text("")
     assert answer(load_library("portable", cache_dir=folder)) == 42
+
+
+def age(path, days):
+    then = time.time() - days * 24 * 60 * 60
+    os.utime(path, (then, then))
+
+
+@needs_compiler
+def test_who_compiles_removes_what_is_out_of_use(tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    for name, days in {
+        f"avx2-old-1{build.LIBRARY_SUFFIX}": 31,
+        f"avx2-new-1{build.LIBRARY_SUFFIX}": 29,
+        ".building-old": 2,
+        ".building-new": 0,
+        "notes": 400,
+    }.items():
+        path = folder / name
+        if name.startswith("."):
+            path.mkdir()
+            path = path / "half.o"
+        path.write_text("")
+        age(folder / name, days)
+    made = cache.ensure(recipe_for("portable"), folder).name
+    left = {path.name for path in folder.iterdir()} - {made, "lock"}
+    assert left == {f"avx2-new-1{build.LIBRARY_SUFFIX}", ".building-new", "notes"}
+
+
+@needs_compiler
+def test_a_library_that_is_asked_for_stays_in_the_cache(tmp_path):
+    folder = tmp_path / "cache"
+    path = cache.ensure(recipe_for("portable"), folder)
+    age(path, 400)
+    assert cache.ensure(recipe_for("portable"), folder) == path
+    (build.NATIVE / "answer.cpp").write_text(SOURCE.replace("42", "43"))
+    assert cache.ensure(recipe_for("portable"), folder) != path
+    assert path.exists()
 
 
 @needs_compiler

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from phloem.kernels.cpu_backend.build import (
@@ -27,6 +29,10 @@ try:
 except ImportError:  # Windows: of processes that come at once, each compiles.
     fcntl = None  # type: ignore[assignment]
 
+UNUSED_DAYS = 30
+"""For how long a library is kept that no process asks for."""
+
+_BUILDING = ".building-"
 _log = logging.getLogger(__name__)
 
 
@@ -50,7 +56,8 @@ def find(recipe: Recipe, folder: Path) -> Path | None:
 def ensure(recipe: Recipe, folder: Path, jobs: int | None = None) -> Path:
     """The library made by this recipe, compiled into `folder` if it is not there.
 
-    Of processes that come at once, one compiles and the others wait.
+    Of processes that come at once, one compiles and the others wait. Who compiles also removes what
+    was not asked for in `UNUSED_DAYS`.
 
     Raises:
         BuildError: if the compiler fails.
@@ -58,17 +65,37 @@ def ensure(recipe: Recipe, folder: Path, jobs: int | None = None) -> Path:
     """
     found = find(recipe, folder)
     if found:
+        with contextlib.suppress(OSError):  # others may only read it
+            os.utime(found)
         return found
     folder.mkdir(parents=True, exist_ok=True)
     with _alone_in(folder):
         found = find(recipe, folder)
         if found:
             return found
+        _tidy(folder)
         _log.info("compiling the kernels for %s, once, into %s", recipe.isa, folder)
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
+        with tempfile.TemporaryDirectory(prefix=_BUILDING, dir=folder) as scratch:
             built = compile_library(recipe, Path(scratch), jobs=jobs)
             name = f"{recipe.isa}-{recipe.key}-{content_hash(built)}{LIBRARY_SUFFIX}"
             return built.replace(folder / name)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove libraries that have gone out of use, and what compilers left that were killed."""
+    for path in _older_than(UNUSED_DAYS, folder.glob(f"*{LIBRARY_SUFFIX}")):
+        with contextlib.suppress(OSError):  # Windows keeps what is loaded
+            path.unlink()
+    for path in _older_than(1, folder.glob(f"{_BUILDING}*")):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _older_than(days: int, paths: Iterable[Path]) -> Iterator[Path]:
+    limit = time.time() - days * 24 * 60 * 60
+    for path in paths:
+        with contextlib.suppress(OSError):  # deleted since it was listed
+            if path.stat().st_mtime < limit:
+                yield path
 
 
 def _whole(path: Path) -> bool:
