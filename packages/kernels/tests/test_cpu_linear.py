@@ -365,3 +365,20 @@ def test_weights_that_cannot_be_packed_are_refused(machines):
         linears.prepare(random_blocks("q8_0", 8, 32), order=np.array([0, 8]))
     with pytest.raises(ValueError, match="index floats"):
         linears.prepare(random(8, 32), order=np.arange(8))
+
+
+@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("rows", [1, 7, 33])
+def test_two_input_terms_leave_little_of_what_one_rounds_away(machines, form, rows):
+    x, weight = random(rows, 100), random(48, 100, seed=1)
+    exact = x.double() @ round_weight(weight, form).double().T
+    one, two = (
+        machines().run(x, machines().prepare(weight, None, form, input_terms=terms)) - exact
+        for terms in (1, 2)
+    )
+    assert two.abs().max() < one.abs().max() / 50
+    linear = machines().prepare(weight, None, form).with_input_terms(2)
+    together = machines().run(x, linear)
+    assert torch.equal((together - exact), two)
+    alone = torch.cat([machines(threads=1).run(row, linear) for row in x.split(1)])
+    assert torch.equal(alone, together)

@@ -27,6 +27,9 @@ PreparedEmbedding = Any
 LinearForm: TypeAlias = Literal["float", "int8", "int4"]
 """How a float weight is kept: as it is, or in blocks of 32 inputs like GGUF's Q8_0 or Q4_1."""
 
+InputTerms: TypeAlias = Literal[1, 2]
+"""How many int8 numbers stand for an input where a weight is in blocks: about 8 bits or 16."""
+
 BlockFormat: TypeAlias = Literal["q4_0", "q4_1", "q8_0"]
 """GGUF's block formats that are computed in as they are."""
 
@@ -300,10 +303,12 @@ class Ops(Protocol):
         weight: Tensor | BlockWeight,
         bias: Tensor | None = None,
         form: LinearForm = "float",
+        input_terms: InputTerms = 1,
     ) -> PreparedLinear:
         """Bring `weight` `[out, in]` and `bias` `[out]` into the form that `linear` takes.
 
-        `form` says how a float weight is kept; blocks stay as they are. The result may or may not
+        `form` says how a float weight is kept; blocks stay as they are. `input_terms` says how
+        finely `linear` rounds what it multiplies with a weight in blocks. The result may or may not
         share memory with `weight`: drop the original, and change neither.
 
         Raises:
@@ -317,8 +322,10 @@ class Ops(Protocol):
         """Bring a table of embeddings `[V, hidden]` into the form that `embed` takes."""
         ...
 
-    def tied_head(self, embedding: PreparedEmbedding) -> PreparedLinear:
-        """The linear whose weight is this table."""
+    def tied_head(
+        self, embedding: PreparedEmbedding, input_terms: InputTerms = 1
+    ) -> PreparedLinear:
+        """The linear whose weight is this table; see `prepare_linear`."""
         ...
 
     def embed(self, ids: Tensor, embedding: PreparedEmbedding) -> Tensor:
@@ -333,7 +340,8 @@ class Ops(Protocol):
         """`x @ weight.T + bias` for `x` `[T, in]`; returns `[T, out]` in the dtype of `x`.
 
         With a weight in blocks, x is rounded too: in every 32 inputs of a token to int8, by
-        `scale = max(|x_i|) / 127` and `q_i = x_i / scale` to nearest, ties to even.
+        `scale = max(|x_i|) / 127` and `q_i = x_i / scale` to nearest, ties to even. With two input
+        terms, what that leaves of x is rounded in the same way, and both are multiplied.
         """
         ...
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from phloem.kernels.base import BlockFormat, BlockWeight, LinearForm
+from phloem.kernels.base import BlockFormat, BlockWeight, InputTerms, LinearForm
 from phloem.kernels.cpu_backend.library import Library
 from phloem.kernels.cpu_backend.structs import F32, Q4, Q8, Weight
 from phloem.kernels.cpu_backend.team import Team
@@ -62,6 +62,13 @@ class CpuLinear:
         """Outputs and inputs."""
         return self.n, self.k
 
+    def with_input_terms(self, terms: InputTerms) -> CpuLinear:
+        """The same weight, in the same memory, for inputs that are rounded to so many terms."""
+        struct = Weight.from_buffer_copy(self.struct)
+        if struct.kind != F32:
+            struct.input_terms = terms
+        return CpuLinear(struct, self.packed, self.bias)
+
     @property
     def nbytes(self) -> int:
         """Memory of the packed weight and the bias."""
@@ -96,6 +103,7 @@ class Linears:
         bias: Tensor | None = None,
         form: LinearForm = "float",
         *,
+        input_terms: InputTerms = 1,
         order: npt.NDArray[np.int64] | None = None,
     ) -> CpuLinear:
         """Pack `weight` `[out, in]`; the result shares no memory with it.
@@ -113,6 +121,8 @@ class Linears:
             packed, struct = self._packed_floats(weight, form)
         else:
             raise ValueError("only the rows of a weight in blocks can be reordered: index floats")
+        if struct.kind != F32:
+            struct.input_terms = input_terms
         if bias is None:
             return CpuLinear(struct, packed, None)
         if tuple(bias.shape) != (struct.n,):
@@ -198,4 +208,4 @@ class Linears:
             raise ValueError(f"a weight of the shape {(n, k)} has nothing to multiply")
         # Torch aligns its memory to 64 bytes, which is a vector.
         packed = torch.empty(self._packed_bytes(kind, n, k), dtype=torch.uint8)
-        return packed, Weight(kind, n, k, packed.data_ptr(), None)
+        return packed, Weight(kind, n, k, 1, packed.data_ptr(), None)

@@ -19,6 +19,7 @@ from phloem.kernels.base import (
     BlockWeight,
     Decoder,
     DecoderSpec,
+    InputTerms,
     KVLayer,
     LinearForm,
     NormResult,
@@ -91,9 +92,10 @@ class CpuOps:
         weight: Tensor | BlockWeight,
         bias: Tensor | None = None,
         form: LinearForm = "float",
+        input_terms: InputTerms = 1,
     ) -> CpuLinear:
         """See `Ops.prepare_linear`."""
-        return self._linears.prepare(weight, bias, form)
+        return self._linears.prepare(weight, bias, form, input_terms=input_terms)
 
     def linear(self, x: Tensor, prepared: CpuLinear) -> Tensor:
         """See `Ops.linear`."""
@@ -105,9 +107,9 @@ class CpuOps:
         """See `Ops.prepare_embedding`; the table is packed as a linear's weight is."""
         return self._linears.prepare(weight, None, form)
 
-    def tied_head(self, embedding: CpuLinear) -> CpuLinear:
+    def tied_head(self, embedding: CpuLinear, input_terms: InputTerms = 1) -> CpuLinear:
         """See `Ops.tied_head`."""
-        return embedding
+        return embedding.with_input_terms(input_terms)
 
     def embed(self, ids: Tensor, embedding: CpuLinear) -> Tensor:
         """See `Ops.embed`."""

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phloem.kernels.base import BlockWeight, LinearForm
+from phloem.kernels.base import BlockWeight, InputTerms, LinearForm
 from phloem.kernels.torch_backend.blocks import (
     dequantize_blocks,
     round_activations,
@@ -34,24 +34,30 @@ class TorchLinear:
     weight: Tensor
     bias: Tensor | None
     packed: bool
-    rounded: bool = False
-    """Whether the weight stands for a quantized one, so that activations are rounded too."""
+    input_terms: int = 0
+    """How many roundings of activations are multiplied; 0: the activations themselves."""
 
     @staticmethod
-    def prepare(weight: TorchWeight, bias: Tensor | None) -> TorchLinear:
+    def prepare(
+        weight: TorchWeight, bias: Tensor | None, input_terms: InputTerms = 1
+    ) -> TorchLinear:
         """Pack where that pays: on a CPU with oneDNN, bfloat16 only where that has fast paths."""
         values, rounded = weight.values, weight.rounded
         if rounded and bias is not None:
             bias = bias.float()
+        terms = input_terms if rounded else 0
         if values.device.type == "cpu" and can_pack(values.dtype):
-            return TorchLinear(_pack(values), bias, packed=True, rounded=rounded)
-        return TorchLinear(values, bias, packed=False, rounded=rounded)
+            return TorchLinear(_pack(values), bias, packed=True, input_terms=terms)
+        return TorchLinear(values, bias, packed=False, input_terms=terms)
 
     def __call__(self, x: Tensor) -> Tensor:
         """`x @ weight.T + bias`."""
-        if self.rounded:
-            return self._multiply(round_activations(x)).to(x.dtype)
-        return self._multiply(x)
+        if not self.input_terms:
+            return self._multiply(x)
+        rounded = round_activations(x)
+        if self.input_terms == 2:
+            rounded = rounded + round_activations(x - rounded)
+        return self._multiply(rounded).to(x.dtype)
 
     def _multiply(self, x: Tensor) -> Tensor:
         if self.packed:

@@ -14,6 +14,7 @@ from phloem.kernels.base import (
     BlockWeight,
     Decoder,
     DecoderSpec,
+    InputTerms,
     KVLayer,
     LinearForm,
     NormResult,
@@ -72,9 +73,10 @@ class TorchOps:
         weight: Tensor | BlockWeight,
         bias: Tensor | None = None,
         form: LinearForm = "float",
+        input_terms: InputTerms = 1,
     ) -> TorchLinear:
         """See `Ops.prepare_linear`; packs weights on CPUs that have oneDNN."""
-        return TorchLinear.prepare(TorchWeight.of(weight, form), bias)
+        return TorchLinear.prepare(TorchWeight.of(weight, form), bias, input_terms)
 
     def linear(self, x: Tensor, prepared: TorchLinear) -> Tensor:
         """See `Ops.linear`."""
@@ -86,9 +88,9 @@ class TorchOps:
         """See `Ops.prepare_embedding`."""
         return TorchWeight.of(weight, form)
 
-    def tied_head(self, embedding: TorchWeight) -> TorchLinear:
+    def tied_head(self, embedding: TorchWeight, input_terms: InputTerms = 1) -> TorchLinear:
         """See `Ops.tied_head`."""
-        return TorchLinear.prepare(embedding, None)
+        return TorchLinear.prepare(embedding, None, input_terms)
 
     def embed(self, ids: Tensor, embedding: TorchWeight) -> Tensor:
         """See `Ops.embed`; a table that was quantized gives float32."""

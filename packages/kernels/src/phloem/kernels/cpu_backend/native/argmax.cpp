@@ -52,9 +52,11 @@ struct Pieces {
   const int count = (weight.n + size - 1) / size;
 
   phloem_weight at(int i) const {
-    return {weight.kind, std::min(size, weight.n - i * size), weight.k,
-            static_cast<const char*>(weight.packed) + i * panels * panel,
-            weight.bias == nullptr ? nullptr : weight.bias + i * size};
+    phloem_weight piece = weight;
+    piece.n = std::min(size, weight.n - i * size);
+    piece.packed = static_cast<const char*>(weight.packed) + i * panels * panel;
+    if (weight.bias != nullptr) piece.bias += i * size;
+    return piece;
   }
 };
 
@@ -117,18 +119,20 @@ void phloem_argmax(phloem::Team* team, const float* logits, int64_t stride, int 
 
 // Bytes that `phloem_argmax_linear` needs, aligned to 64.
 size_t phloem_argmax_linear_scratch(const phloem_weight* weight, int rows) {
-  return phloem::QuantizedRows::bytes(rows, weight->k) + phloem::argmax_linear_bytes(*weight, rows);
+  return phloem::QuantizedRows::bytes(rows, weight->k, weight->input_terms) +
+         phloem::argmax_linear_bytes(*weight, rows);
 }
 
 // The argmax of x W^T + b for x [rows, k].
 void phloem_argmax_linear(phloem::Team* team, const phloem_weight* weight, const float* x, int rows,
                           void* scratch, int64_t* ids, bool* finite) {
   using namespace phloem;
-  void* best = static_cast<char*>(scratch) + QuantizedRows::bytes(rows, weight->k);
+  void* best =
+      static_cast<char*>(scratch) + QuantizedRows::bytes(rows, weight->k, weight->input_terms);
   team->run([=](Worker& worker) {
     LinearInput input{rows, x, {}};
     if (weight->kind != PHLOEM_F32) {
-      input.quantized = QuantizedRows::at(scratch, rows, weight->k);
+      input.quantized = QuantizedRows::at(scratch, rows, weight->k, weight->input_terms);
       quantize_rows(worker, input.quantized, x, weight->k);
     }
     argmax_linear(worker, *weight, input, best, ids, finite);

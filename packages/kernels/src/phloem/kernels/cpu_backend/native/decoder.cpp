@@ -46,6 +46,7 @@ namespace {
 
 // Tokens of a task between the linears: enough work to be worth handing out.
 constexpr int TOKENS_AT_ONCE = 8;
+constexpr int MAX_TERMS = 2;
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -64,7 +65,7 @@ struct StepMemory {
     activated = floats(memory, t * d.intermediate);
     normed = floats(memory, t * d.hidden);
     const int widest = std::max({d.hidden, d.intermediate, queries});
-    quantized = piece(memory, QuantizedRows::bytes(tokens, widest));
+    quantized = piece(memory, QuantizedRows::bytes(tokens, widest, MAX_TERMS));
     maxima = piece(memory, argmax_linear_bytes(d.head, tokens));
   }
 
@@ -94,7 +95,7 @@ void each_row(Worker& worker, int rows, Row row) {
 LinearInput normed_input(Worker& worker, const phloem_weight& weight, const float* x, int rows,
                          const float* norm, float eps, float* normed, void* quantized) {
   const int k = weight.k;
-  LinearInput input{rows, normed, QuantizedRows::at(quantized, rows, k)};
+  LinearInput input{rows, normed, QuantizedRows::at(quantized, rows, k, weight.input_terms)};
   each_row(worker, rows, [=, kind = weight.kind](int r) {
     float* out = normed + static_cast<size_t>(r) * k;
     rms_norm(x + static_cast<size_t>(r) * k, norm, eps, k, out);
@@ -107,7 +108,7 @@ LinearInput normed_input(Worker& worker, const phloem_weight& weight, const floa
 LinearInput plain_input(Worker& worker, const phloem_weight& weight, const float* x, int rows,
                         void* quantized) {
   const int k = weight.k;
-  LinearInput input{rows, x, QuantizedRows::at(quantized, rows, k)};
+  LinearInput input{rows, x, QuantizedRows::at(quantized, rows, k, weight.input_terms)};
   if (weight.kind != PHLOEM_F32)
     each_row(worker, rows,
              [=](int r) { quantize_row(input.quantized, r, x + static_cast<size_t>(r) * k, k); });

@@ -26,9 +26,9 @@ constexpr std::array<Tiles, 3> TILES = tiles_of_kinds(std::make_index_sequence<M
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // One linear, and how it is cut into tasks: a run of pairs of panels with a block of rows. Panels
-// meet all blocks of rows before the next panels come from memory. A pair is a panel of the first half
-// of the outputs and its partner in the second, the gate's and the up projection's in a SILU_MUL:
-// so a run reads two sequences of memory, which processors foresee, and no pieces of one.
+// meet all blocks of rows before the next panels come from memory. A pair is a panel of the first
+// half of the outputs and its partner in the second, the gate's and the up projection's in a
+// SILU_MUL: so a run reads two sequences of memory, which processors foresee, and no pieces of one.
 class Job {
  public:
   Job(const phloem_weight& weight, const LinearInput& x, float* out, int64_t stride, Then then,
@@ -39,6 +39,7 @@ class Job {
 
  private:
   void run_pair(int pair, int row, int end) const;
+  void add_second_term(Panels panels, int row, int rows, float* y) const;
   Panels panels_of_tile(int pair, int tile, int tiles, int rows) const;
   void ask_for_output(int pair, int row, int rows) const;
   void finish(int pair, int row, int rows, const float* y) const;
@@ -103,10 +104,19 @@ void Job::run_pair(int pair, int row, int end) const {
     const int rows = ceil_div(end - row, tiles - tile);
     ask_for_output(pair, row, rows);
     alignas(64) float y[MAX_TILE * PAIR * PANEL];
-    TILES[weight_.kind][rows - 1](panels_of_tile(pair, tile, tiles, rows), x_, weight_.k, row, y);
+    const Panels panels = panels_of_tile(pair, tile, tiles, rows);
+    TILES[weight_.kind][rows - 1](panels, x_, weight_.k, row, y);
+    if (x_.quantized.terms == 2) add_second_term(panels, row, rows, y);
     finish(pair, row, rows, y);
     row += rows;
   }
+}
+
+void Job::add_second_term(Panels panels, int row, int rows, float* y) const {
+  alignas(64) float second[MAX_TILE * PAIR * PANEL];
+  panels.lines = 0;
+  TILES[weight_.kind][rows - 1](panels, x_, weight_.k, x_.rows + row, second);
+  for (int i = 0; i < rows * PAIR * PANEL; i += LANES) store(y + i, load(y + i) + load(second + i));
 }
 
 // Each of several tiles asks for a share of the next pair. A single one asks for what it will read
@@ -193,7 +203,8 @@ extern "C" {
 
 // Bytes of scratch that `phloem_linear` needs for `rows` rows, aligned to 64 bytes.
 size_t phloem_linear_scratch(const phloem_weight* weight, int rows) {
-  return weight->kind == PHLOEM_F32 ? 0 : QuantizedRows::bytes(rows, weight->k);
+  if (weight->kind == PHLOEM_F32) return 0;
+  return QuantizedRows::bytes(rows, weight->k, weight->input_terms);
 }
 
 // out [rows, n], or [rows, n / 2] with SILU_MUL, of x [rows, k]; `then` is a `Then`.
@@ -202,7 +213,7 @@ void phloem_linear(Team* team, const phloem_weight* weight, const float* x, int 
   team->run([=](Worker& worker) {
     LinearInput input{rows, x, {}};
     if (weight->kind != PHLOEM_F32) {
-      input.quantized = QuantizedRows::at(scratch, rows, weight->k);
+      input.quantized = QuantizedRows::at(scratch, rows, weight->k, weight->input_terms);
       quantize_rows(worker, input.quantized, x, weight->k);
     }
     linear(worker, *weight, input, out, out_stride, static_cast<Then>(then));

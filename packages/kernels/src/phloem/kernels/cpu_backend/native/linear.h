@@ -1,13 +1,15 @@
 // y = x W^T + b for packed weights (packed.h), with what follows it done on the way out.
 //
-// Each output is summed over k in one order, whatever the number of rows, threads or tiles: an output
-// is a function of its row of x and its row of W alone. In float32, with one rounding where fma is:
+// Each output is summed over k in one order, whatever the number of rows, threads or tiles: an
+// output is a function of its row of x and its row of W alone. In float32, with one rounding where
+// fma is:
 //
 //   PHLOEM_F32  y = fma(x_i, w_i, y)                            for each input i
 //   PHLOEM_Q8   y = fma(d * scale, dot, y)                      for each group of 32 inputs
 //   PHLOEM_Q4   y = fma(m, scale * sum(q), fma(d * scale, dot, y))
 //
-// from y = 0 on, in ascending order, then y + b; dot and sum are exact integers.
+// from y = 0 on, in ascending order, then y + b; dot and sum are exact integers. Of an input in two
+// terms each is summed up like that, and y is their sum.
 #pragma once
 
 #include <cstddef>

@@ -25,6 +25,7 @@ typedef struct {
   int32_t kind;
   int32_t n;  // outputs
   int32_t k;  // inputs
+  int32_t input_terms;  // of the quantized kinds: how many int8 numbers stand for an input, 1 or 2
   const void* packed;
   const float* bias;  // [n] or null
 } phloem_weight;

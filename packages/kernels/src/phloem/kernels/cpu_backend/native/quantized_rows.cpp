@@ -8,6 +8,10 @@ namespace {
 typedef int32_t i32x8 __attribute__((vector_size(32)));
 typedef int32_t i32x4 __attribute__((vector_size(16)));
 
+struct Pair {
+  f32x16 a, b;
+};
+
 template <class Combine>
 inline int32_t reduce(i32x16 v, Combine combine) {
   const i32x8 eight = combine(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
@@ -36,7 +40,8 @@ inline float largest_magnitude(f32x16 a, f32x16 b) {
   return magnitude;
 }
 
-inline void quantize_group(const QuantizedRows& x, size_t group, f32x16 a, f32x16 b) {
+// Returns what is left of a and b.
+inline Pair quantize_group(const QuantizedRows& x, size_t group, f32x16 a, f32x16 b) {
   float scale = largest_magnitude(a, b) / 127.0f;
   i32x16 q_a{}, q_b{};
   if (scale >= FLT_MIN && scale <= FLT_MAX) {
@@ -52,6 +57,14 @@ inline void quantize_group(const QuantizedRows& x, size_t group, f32x16 a, f32x1
   x.scales[group] = scale;
   x.offsets[group] = -128 * sum;
   x.scaled_sums[group] = scale * static_cast<float>(sum);
+  const f32x16 back = splat(-scale);
+  return {fma(to_float(q_a), back, a), fma(to_float(q_b), back, b)};
+}
+
+inline void quantize_terms(const QuantizedRows& x, size_t group, f32x16 a, f32x16 b) {
+  const Pair rest = quantize_group(x, group, a, b);
+  if (x.terms == 2)
+    quantize_group(x, group + static_cast<size_t>(x.rows) * x.groups, rest.a, rest.b);
 }
 
 }  // namespace
@@ -60,11 +73,11 @@ void quantize_row(const QuantizedRows& x, int r, const float* values, int k) {
   size_t group = static_cast<size_t>(r) * x.groups;
   int i = 0;
   for (; i + GROUP <= k; i += GROUP)
-    quantize_group(x, group++, load(values + i), load(values + i + LANES));
+    quantize_terms(x, group++, load(values + i), load(values + i + LANES));
   if (i == k) return;
   const int rest = k - i;
   const f32x16 b = rest > LANES ? load_some(values + i + LANES, rest - LANES) : f32x16{};
-  quantize_group(x, group, load_some(values + i, rest < LANES ? rest : LANES), b);
+  quantize_terms(x, group, load_some(values + i, rest < LANES ? rest : LANES), b);
 }
 
 }  // namespace phloem

@@ -4,6 +4,9 @@
 //
 // One scale for a whole token costs SmolLM2-135M 2.7 % of its perplexity, one for 32 elements
 // nothing that could be told from noise: a few channels are much larger than the rest.
+//
+// Where that is not enough an input is a sum of two terms: what the first leaves of x is quantized in
+// the same way.
 #pragma once
 
 #include <cstddef>
@@ -18,23 +21,26 @@ constexpr int GROUP = 32;
 inline int groups_of(int k) { return (k + GROUP - 1) / GROUP; }
 
 // `rows` rows of k elements, each padded to whole groups with zeros; views of memory that is not
-// theirs. Row r of `q` starts at r * groups * GROUP, of the others at r * groups.
+// theirs. Row r of `q` starts at r * groups * GROUP, of the others at r * groups. Second terms
+// follow as rows of their own: that of row r is row `rows` + r.
 struct QuantizedRows {
   int rows = 0;
+  int terms = 1;
   int groups = 0;
   int8_t* q = nullptr;
   float* scales = nullptr;
-  int32_t* offsets = nullptr;      // -128 * sum of q: what weights that are kept as q + 128 add
-  float* scaled_sums = nullptr;    // scale * sum of q
+  int32_t* offsets = nullptr;  // -128 * sum of q: what weights that are kept as q + 128 add
+  float* scaled_sums = nullptr;  // scale * sum of q
 
   // How much memory `rows` rows take, and the view of it; `memory` is aligned to 64 bytes.
-  static size_t bytes(int rows, int k) {
-    return static_cast<size_t>(rows) * groups_of(k) * (GROUP + 3 * sizeof(float));
+  static size_t bytes(int rows, int k, int terms = 1) {
+    return static_cast<size_t>(rows) * terms * groups_of(k) * (GROUP + 3 * sizeof(float));
   }
-  static QuantizedRows at(void* memory, int rows, int k) {
+  static QuantizedRows at(void* memory, int rows, int k, int terms = 1) {
     QuantizedRows x;
-    const size_t groups = static_cast<size_t>(rows) * groups_of(k);
+    const size_t groups = static_cast<size_t>(rows) * terms * groups_of(k);
     x.rows = rows;
+    x.terms = terms;
     x.groups = groups_of(k);
     x.q = static_cast<int8_t*>(memory);
     x.scales = reinterpret_cast<float*>(x.q + groups * GROUP);
