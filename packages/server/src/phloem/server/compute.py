@@ -48,10 +48,12 @@ def kv_cache_dtype(
 ) -> torch.dtype:
     """The dtype of the KV cache.
 
-    `auto` is the dtype of the activations, whatever the weights are kept in: then nothing is lost
-    in the cache.
+    `auto` is int8 beside quantized weights, which cost more of a model's quality than it does, and
+    a quarter of the memory and less time to read; else the dtype of the activations, with which
+    nothing is lost.
     """
-    return DTYPES.get(args.kv_cache_dtype, model_dtype)
+    automatic = model_dtype if quantization == "none" else DTYPES["int8"]
+    return DTYPES.get(args.kv_cache_dtype, automatic)
 
 
 def _automatic(args: ServerArgs, device: str) -> str:
