@@ -120,7 +120,7 @@ void Job::add_second_term(Panels panels, int row, int rows, float* y) const {
 }
 
 // Each of several tiles asks for a share of the next pair. A single one asks for what it will read
-// soon, or, with so few rows that it does little but read, leaves that to the processor's foresight.
+// soon, or, with so few rows that it does little but read, leaves that to the processor.
 Panels Job::panels_of_tile(int pair, int tile, int tiles, int rows) const {
   const uint8_t* first = static_cast<const uint8_t*>(weight_.packed) + pair * panel_bytes_;
   // Of an odd number of panels the last is its own partner.

@@ -2,7 +2,8 @@
 //
 // Functions are declared beside their definitions, `extern "C"`, with names that start in
 // `phloem_`. Arrays are the caller's: contiguous unless a stride says otherwise, and left alone for
-// as long as a call, or an object made from them, lasts. Callers check arguments; nothing here does.
+// as long as a call, or an object made from them, lasts. Callers check arguments; this library does
+// not.
 #pragma once
 
 #include <stdint.h>
