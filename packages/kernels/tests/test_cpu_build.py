@@ -41,6 +41,9 @@ def fresh(tmp_path, monkeypatch):
     (native / "answer.cpp").write_text(SOURCE)
     monkeypatch.setattr(build, "NATIVE", native)
     monkeypatch.setattr(library_module, "PREBUILT", tmp_path / "prebuilt")
+    # Those of this processor, whatever --native-isa says: no kernels are compiled here.
+    usable = machine.usable_instruction_sets
+    monkeypatch.setattr(library_module, "usable_instruction_sets", usable)
     monkeypatch.delenv("CXX", raising=False)
     forget()
     yield
