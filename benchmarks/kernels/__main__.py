@@ -1,0 +1,188 @@
+"""The `cpu` backend against the torch reference and against what the machine can do.
+
+First the machine's peaks are measured, then every op in turns with the reference, then the decode
+step of a whole model beside its parts. A small op costs a call from Python, which a step does not
+pay, and one whose data caches keep may read faster than memory. Times are medians; compare within
+one run, on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import torch
+
+from benchmarks.kernels import tables
+from benchmarks.kernels.attention import KV_DTYPES, attention_cases
+from benchmarks.kernels.cases import Case, cases
+from benchmarks.kernels.machine import Machine, Probes
+from benchmarks.kernels.shapes import QUICK, Shapes
+from benchmarks.kernels.step import Stage, StepTimes, forms_of, model_folder
+from benchmarks.kernels.timing import medians
+from benchmarks.peers.machine import cpu_model
+from benchmarks.report import Figures
+from phloem.kernels import Ops, get_ops
+from phloem.kernels.cpu_backend.library import load_library
+from phloem.kernels.cpu_backend.machine import usable_cores
+
+FORMS = ("gguf", "int8", "int4", "none")
+STEPS = ((1, 300), (1, 1100), (16, 300), (16, 1100))
+"""Requests of a decode step, and tokens that each has."""
+_QUICK_STEPS = ((1, 300), (16, 300))
+_PROBE_S = 0.3
+
+Say = Callable[[str], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse options, measure, print: tables unless `--json`, then one line of JSON."""
+    options = _options(arguments)
+
+    def say(line: str) -> None:
+        if not options.json:
+            print(line, flush=True)
+
+    library = load_library()
+    say(f"{cpu_model()}, {usable_cores()} cores, kernels for {library.isa}")
+    figures: Figures = {"isa": library.isa, "machine": [], "ops": [], "steps": []}
+    for threads in options.threads:
+        probes = Probes(library, threads)
+        machine = probes.machine(options.seconds or _PROBE_S)
+        say("\n" + tables.machine_line(machine))
+        figures["machine"].append(asdict(machine))
+        if "ops" in options.only:
+            with _torch_threads(threads):
+                figures["ops"] += measure_ops(options, machine, say)
+    if "steps" in options.only:
+        with _torch_threads(1):  # as the server runs a model on this backend
+            figures["steps"] = measure_steps(options, probes, machine, say)
+    print(json.dumps(figures))
+
+
+def measure_ops(
+    options: argparse.Namespace, machine: Machine, say: Say, shapes: Shapes | None = None
+) -> list[Figures]:
+    """Every op in turns with the reference: seconds, their ratio, the share of the roof."""
+    shapes = shapes or (QUICK if options.quick else Shapes())
+    seconds = options.seconds or (0.02 if options.quick else 0.05)
+    ops = get_ops("cpu", threads=machine.threads), get_ops("torch")
+    say("\n" + tables.OPS_HEAD)
+    found = []
+    with torch.inference_mode():
+        for case in itertools.chain(cases(shapes), attention_cases(shapes)):
+            found.append(_measure_op(case, ops, machine, seconds))
+            say(tables.op_line(found[-1]))
+    return found
+
+
+def _measure_op(case: Case, ops: tuple[Ops, Ops], machine: Machine, seconds: float) -> Figures:
+    ours, reference = medians([case.make(one) for one in ops], seconds)
+    return {
+        "op": case.name,
+        "threads": machine.threads,
+        "cpu_s": ours,
+        "torch_s": reference,
+        "times_faster": reference / ours,
+        "share_of_roof": case.work.least(machine) / ours,
+        "bound": case.work.bound(machine),
+    }
+
+
+def measure_steps(
+    options: argparse.Namespace, probes: Probes, machine: Machine, say: Say
+) -> list[Figures]:
+    """Decode steps beside their parts, for each form of the weights."""
+    steps = _QUICK_STEPS if options.quick else STEPS
+    seconds = options.seconds or (0.2 if options.quick else 0.4)
+    found = []
+    with model_folder(options.model, say) as folder:
+        say("\n" + tables.STEPS_HEAD)
+        for form in forms_of(folder, options.forms):
+            stage = Stage(folder, form, machine.threads)
+            kv = options.kv or ("fp32" if form == "none" else "int8")
+            for batch, context in steps:
+                times = stage.measure(probes, machine, batch, context, KV_DTYPES[kv], seconds)
+                found.append(_step_figures(form, kv, batch, context, machine, times))
+                say(tables.step_line(found[-1]))
+    return found
+
+
+def _step_figures(
+    form: str, kv: str, batch: int, context: int, machine: Machine, times: StepTimes
+) -> Figures:
+    return {
+        "weights": form,
+        "kv": kv,
+        "batch": batch,
+        "context": context,
+        "threads": machine.threads,
+        **{f"{name}_s": value for name, value in asdict(times).items()},
+        "ratio": times.ratio,
+        "outside_share": times.outside_share,
+    }
+
+
+@contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.kernels",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    parser.add_argument(
+        "--threads",
+        type=_numbers,
+        default=sorted({1, usable_cores()}),
+        metavar="N,N",
+        help="with so many threads each, steps with the last (default: 1, and one for each core)",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=("ops", "steps"),
+        default=["ops", "steps"],
+        help="measure ops alone, or decode steps alone",
+    )
+    parser.add_argument(
+        "--model", help="of the decode steps (default: smollm2 where it is, else a random one)"
+    )
+    parser.add_argument(
+        "--forms", nargs="+", choices=FORMS, help="of its weights (default: gguf int8 none)"
+    )
+    parser.add_argument(
+        "--kv",
+        choices=tuple(KV_DTYPES),
+        help="its KV cache (default: int8 beside quantized weights, else fp32)",
+    )
+    parser.add_argument("--quick", action="store_true", help="few shapes, all threads, short turns")
+    parser.add_argument("--seconds", type=float, help="for each side of each comparison")
+    options = parser.parse_args(arguments)
+    options.forms = options.forms or (["gguf"] if options.quick else ["gguf", "int8", "none"])
+    options.threads = options.threads[-1:] if options.quick else options.threads
+    return options
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = [int(part) for part in text.split(",")]
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} has no team of threads: use 1 and more")
+    return numbers
+
+
+if __name__ == "__main__":
+    main()
