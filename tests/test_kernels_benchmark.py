@@ -13,6 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.kernels import step
 from benchmarks.kernels.__main__ import main, measure_ops
 from benchmarks.kernels.attention import attention_work, slots_of
 from benchmarks.kernels.machine import Machine, Work, parts_of
@@ -21,6 +22,7 @@ from benchmarks.kernels.step import StepTimes, forms_of
 from benchmarks.kernels.timing import ROUNDS, best, medians
 from phloem.kernels import automatic_backend, get_ops
 from phloem.kernels.cpu_backend.linear import CpuLinear
+from phloem.model_runner import ModelSourceError
 
 MACHINE = Machine(threads=1, read=10.0, fma=100.0, dot=1000.0)
 
@@ -133,14 +135,32 @@ def test_steps_of_a_model_are_one_line_of_json(tiny_llama, capsys):
     assert [(s["weights"], s["batch"]) for s in steps] == list(
         itertools.product(("none", "int4"), (1, 16))
     )
-    for step in steps:
-        assert 0 < step["outside_s"] < step["step_s"]
-        assert step["products_s"] > 0
-        assert step["ratio"] > 0
+    for one in steps:
+        assert 0 < one["outside_s"] < one["step_s"]
+        assert one["products_s"] > 0
+        assert one["ratio"] > 0
 
 
 def test_a_model_without_a_gguf_file_has_four_bits_instead(tiny_llama):
     assert forms_of(tiny_llama, ["gguf", "int8", "none"]) == ["int4", "int8", "none"]
+
+
+@pytest.mark.usefixtures("native")
+def test_a_random_model_takes_the_place_of_one_that_is_not_here(monkeypatch):
+    def nowhere(*args, **kwargs):
+        raise ModelSourceError("there is none")
+
+    monkeypatch.setattr(step, "resolve_model", nowhere)
+    monkeypatch.setattr(step, "Shapes", lambda: TINY)
+    said = []
+    with step.model_folder(None, said.append) as folder:
+        weights = step.Stage(folder, "int8", 1).weights
+    assert [weight.shape for weight in weights] == [
+        *((128, 64), (64, 64), (192, 64), (64, 96)) * TINY.layers,
+        (200, 64),
+    ]
+    assert said == ["a random model takes the place of SmolLM2: there is none"]
+    assert not folder.exists()
 
 
 def test_a_team_of_no_threads_is_refused(capsys):
