@@ -1,8 +1,7 @@
 """What rounding costs the default model, on the text of `benchmarks.perplexity`.
 
 Rounded activations are noise, which the layers amplify: from one backend or instruction set to
-another, where other ties are rounded, the perplexity of this text moves by about 0.1 %. The bound
-for `gguf` leaves room for that; the figure itself is the benchmark's.
+another, where other ties are rounded, the perplexity of this text moves by up to 0.1 %.
 """
 
 from pathlib import Path
@@ -38,7 +37,7 @@ def perplexity(smollm2):
     return of
 
 
-@pytest.mark.parametrize(("quantization", "percent"), [("int8", 1.0), ("gguf", 0.5)])
+@pytest.mark.parametrize(("quantization", "percent"), [("int8", 1.0), ("gguf", 0.2)])
 def test_perplexity_stays_near_that_of_the_same_weights_in_floats(
     perplexity, quantization, percent
 ):

@@ -7,6 +7,7 @@ read here and copied.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +24,21 @@ class PreparedBatch:
     """A step's tensors, and which of its hidden states are wanted."""
 
     forward: ForwardBatch
-    relayed_at: Tensor | None
-    """[r] int64, tokens whose id the runner must fill in; None: no such tokens."""
-    relayed_rows: Tensor | None
-    """[r] int64, the rows that those tokens come from."""
-    last_tokens: Tensor
-    """[B] int64, the last token of each row."""
+    relayed: Relayed | None
+    """Tokens whose id the runner must fill in; None: no such tokens."""
+    last_tokens: Tensor | None
+    """[B] int64, the last token of each row; None: every token is its row's last."""
     starts: npt.NDArray[np.int64]
     """[B] the first token of each row."""
+
+
+class Relayed(NamedTuple):
+    """Tokens that the step before has sampled."""
+
+    tokens: Tensor
+    """[r] int64"""
+    rows: Tensor
+    """[r] int64, the row that each comes from."""
 
 
 def prepare(
@@ -41,34 +49,42 @@ def prepare(
     Raises:
         ValueError: if the lengths of the batch's arrays contradict each other.
     """
-    query_lens = batch.query_lens.astype(np.int64)
-    ends = np.cumsum(query_lens)
-    num_tokens = int(ends[-1]) if len(ends) else 0
-    if not len(ends) or len(batch.input_ids) != num_tokens or len(batch.out_slots) != num_tokens:
+    num_tokens, num_rows = len(batch.input_ids), batch.num_rows
+    ends = np.cumsum(batch.query_lens, dtype=np.int64)
+    if not num_rows or ends[-1] != num_tokens or len(batch.out_slots) != num_tokens:
         raise ValueError(
-            f"a batch of {len(ends)} rows has query lengths that sum to {num_tokens}, but "
-            f"{len(batch.input_ids)} input ids and {len(batch.out_slots)} slots: these must be "
-            "equal, and there must be a row"
+            f"a batch of {num_rows} rows has query lengths that sum to "
+            f"{ends[-1] if num_rows else 0}, but {num_tokens} input ids and "
+            f"{len(batch.out_slots)} slots: these must be equal, and there must be a row"
         )
+    starts = ends - batch.query_lens
+    # A step is short where every row decodes, and each call here then costs as much as a layer.
+    tokens = np.empty((3, num_tokens), np.int64)
+    tokens[0] = batch.input_ids
+    if num_tokens == num_rows:
+        np.subtract(batch.seq_lens, 1, out=tokens[1])
+    else:
+        tokens[1] = np.arange(num_tokens) + np.repeat(batch.seq_lens - ends, batch.query_lens)
+    tokens[2] = batch.out_slots
+    input_ids, positions, out_slots = torch.from_numpy(tokens).to(spec.device)
 
     def on_device(values: npt.NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(values.astype(np.int64)).to(spec.device)
 
-    starts = ends - query_lens
-    positions = np.arange(num_tokens) + np.repeat(batch.seq_lens - ends, query_lens)
-    relayed = np.flatnonzero(batch.input_ids == RELAYED)
-    relayed_rows = batch.rows[np.searchsorted(ends, relayed, side="right")]
+    relayed = None
+    if (found := np.flatnonzero(tokens[0] == RELAYED)).size:
+        rows = batch.rows[np.searchsorted(ends, found, side="right")]
+        relayed = Relayed(on_device(found), on_device(rows))
     return PreparedBatch(
         forward=ForwardBatch(
-            input_ids=on_device(batch.input_ids),
-            positions=on_device(positions),
-            out_slots=on_device(batch.out_slots),
+            input_ids=input_ids,
+            positions=positions,
+            out_slots=out_slots,
             attention=ops.plan_attention(
                 row_table, batch.rows, batch.query_lens, batch.seq_lens, spec
             ),
         ),
-        relayed_at=on_device(relayed) if len(relayed) else None,
-        relayed_rows=on_device(relayed_rows) if len(relayed) else None,
-        last_tokens=on_device(ends - 1),
+        relayed=relayed,
+        last_tokens=None if num_tokens == num_rows else on_device(ends - 1),
         starts=starts,
     )

@@ -8,10 +8,10 @@ without, the caller's thread does it at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,25 @@ from phloem.scheduler.ports import (
     TokenMasks,
 )
 
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class _Pending(Protocol[_T_co]):
+    """Work that was submitted."""
+
+    def result(self) -> _T_co:
+        """Wait for what comes of it, or raise what it raised."""
+        ...
+
+
+class _Worker(Protocol):
+    """Does what is submitted, in that order."""
+
+    def submit(self, work: Callable[..., _T], /, *args: Any) -> _Pending[_T]: ...
+
+    def shutdown(self, wait: bool) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Forwarded:
@@ -56,8 +75,8 @@ class RunnerStep:
     """A step in flight."""
 
     batch: ModelWorkerBatch
-    forwarded: Future[_Forwarded]
-    sampled: Future[StepResult] | None = None
+    forwarded: _Pending[_Forwarded]
+    sampled: _Pending[StepResult] | None = None
 
 
 class ModelRunner:
@@ -86,7 +105,7 @@ class ModelRunner:
         self._row_table = row_table
         self._sampler = Sampler(model.ops)
         self._relay = torch.zeros(len(row_table), dtype=torch.int64, device=model.device)
-        self._executor: Executor = (
+        self._worker: _Worker = (
             ThreadPoolExecutor(1, thread_name_prefix="phloem-model") if overlap else _Inline()
         )
 
@@ -103,7 +122,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Finish what was enqueued and end the worker thread; the runner takes no more steps."""
-        self._executor.shutdown(wait=True)
+        self._worker.shutdown(wait=True)
 
     def forward(self, batch: ModelWorkerBatch) -> RunnerStep:
         """See `Runner.forward`.
@@ -112,13 +131,13 @@ class ModelRunner:
             ValueError: if the batch contradicts itself; nothing was enqueued then.
         """
         prepared = prepare(batch, self._row_table, self._model.ops, self._model.attention_spec)
-        return RunnerStep(batch, self._executor.submit(self._forward, batch, prepared))
+        return RunnerStep(batch, self._worker.submit(self._forward, batch, prepared))
 
     def sample(self, step: RunnerStep, masks: TokenMasks | None) -> None:
         """See `Runner.sample`."""
         if step.sampled is not None:
             raise RuntimeError("this step was sampled already: sample a step once")
-        step.sampled = self._executor.submit(self._sample, step, masks)
+        step.sampled = self._worker.submit(self._sample, step, masks)
 
     def result(self, step: RunnerStep) -> StepResult:
         """See `Runner.result`; a step without sampling rows needs no `sample` before it."""
@@ -131,10 +150,11 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _forward(self, batch: ModelWorkerBatch, prepared: PreparedBatch) -> _Forwarded:
-        if prepared.relayed_at is not None:
-            prepared.forward.input_ids[prepared.relayed_at] = self._relay[prepared.relayed_rows]
+        if prepared.relayed is not None:
+            tokens, rows = prepared.relayed
+            prepared.forward.input_ids[tokens] = self._relay[rows]
         hidden = self._model.forward(prepared.forward, self._kv_pool)
-        last = hidden if len(hidden) == batch.num_rows else hidden[prepared.last_tokens]
+        last = hidden if prepared.last_tokens is None else hidden[prepared.last_tokens]
         rows = np.flatnonzero(batch.samples)
         errors: Mapping[int, str] = {}
         if len(rows) < len(last):
@@ -178,8 +198,7 @@ def _result(batch: ModelWorkerBatch, forwarded: _Forwarded, sampled: Sampled | N
         empty = Logprobs(np.empty(0, np.float32), (), forwarded.prompt)
         logprobs = empty if forwarded.prompt else None
         return StepResult(np.empty(0, np.int32), counts, logprobs, forwarded.errors)
-    rows = forwarded.rows
-    keep = sampled.ok
+    rows, keep = forwarded.rows, sampled.ok
     counts[rows[keep]] = 1
     logprobs = None
     if forwarded.prompt or (batch.sampling.top_logprobs[rows] >= 0).any():
@@ -201,13 +220,29 @@ class _AwaitedKV:
         return self._kv_pool.layer(index)
 
 
-class _Inline(Executor):
-    """Runs what is submitted at once, in the caller's thread."""
+class _Inline:
+    """Does what is submitted at once, in the caller's thread."""
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def submit(self, work: Callable[..., _T], /, *args: Any) -> _Done[_T]:
         try:
-            future.set_result(fn(*args, **kwargs))
+            return _Done(work(*args), None)
         except Exception as error:
-            future.set_exception(error)
-        return future
+            return _Done(None, error)
+
+    def shutdown(self, wait: bool) -> None:
+        """Nothing to end."""
+
+
+class _Done(Generic[_T]):
+    """What came of work that is done; a `Future` would make a lock and a condition for it."""
+
+    __slots__ = ("_error", "_value")
+
+    def __init__(self, value: _T | None, error: Exception | None) -> None:
+        self._value = value
+        self._error = error
+
+    def result(self) -> _T:
+        if self._error is not None:
+            raise self._error
+        return cast("_T", self._value)

@@ -78,7 +78,7 @@ class ServerArgs:
     )
     device: str = option("auto", "auto, cpu, cuda or cuda:N", group=ENGINE)
     kernel_backend: str = option(
-        "torch",
+        "auto",
         "which kernels compute; auto: triton on a GPU, else cpu where it can run, and torch",
         group=ENGINE,
         choices=("auto", "cpu", "torch", "triton", "flashinfer"),

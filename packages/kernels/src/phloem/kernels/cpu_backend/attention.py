@@ -153,7 +153,8 @@ class AttentionPlanner:
 
     def _new_plan(self) -> _NativePlan:
         native = _NativePlan(self._create(self._team.threads))
-        weakref.finalize(native, self._destroy, native.handle)
+        # Not when Python ends, while a thread may still compute with it.
+        weakref.finalize(native, self._destroy, native.handle).atexit = False
         return native
 
 

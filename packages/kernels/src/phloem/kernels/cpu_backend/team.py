@@ -31,6 +31,8 @@ class Team:
         if not self.handle:
             raise RuntimeError(f"the system has no {threads} threads to give: ask for fewer")
         self._end = weakref.finalize(self, _destroy, destroy, self.handle, os.getpid())
+        # When Python ends a thread may still compute, and the process takes all with it anyway.
+        self._end.atexit = False
 
     def close(self) -> None:
         """End its threads. More than once does no harm."""
