@@ -30,19 +30,19 @@ def test_the_readme_asks_by_curl(server):
     (command,) = snippets(ROOT / "README.md", "bash")
     command = command.replace("http://127.0.0.1:30000", server.url)
     answer = json.loads(subprocess.run(["bash", "-c", command], capture_output=True).stdout)
-    assert "Paris" in answer["choices"][0]["message"]["content"]
+    assert "Shakespeare" in answer["choices"][0]["message"]["content"]
 
 
 def test_the_readme_asks_by_the_openai_client(server, capsys):
     code, _ = snippets(ROOT / "README.md")
     exec(code.replace("http://127.0.0.1:30000", server.url), {})
-    assert "Paris" in capsys.readouterr().out
+    assert "Shakespeare" in capsys.readouterr().out
 
 
 def test_the_readme_asks_the_engine(smollm2, capsys):
     _, code = snippets(ROOT / "README.md")
     exec(code, {})
-    assert "Paris" in capsys.readouterr().out
+    assert "Shakespeare" in capsys.readouterr().out
 
 
 def test_the_server_readme_runs(smollm2, capsys):
