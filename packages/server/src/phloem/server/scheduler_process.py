@@ -6,6 +6,7 @@ to do. How the engine is made is `phloem.server.wiring`'s.
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from functools import partial
@@ -179,5 +180,9 @@ def main() -> None:
     seconds = {"start the process": entered - config.spawned, **parts.startup_seconds}
     frontend.send(Ready(_limits(parts), seconds))
     service = SchedulerService(parts.loop, inbox, detokenizer, frontend)
+    # What was made so far stays: no collection needs to look through torch's objects again, for
+    # which a step of the model would wait.
+    gc.collect()
+    gc.freeze()
     while True:
         service.turn()
