@@ -377,7 +377,7 @@ def test_two_input_terms_leave_little_of_what_one_rounds_away(machines, form, ro
         for terms in (1, 2)
     )
     assert two.abs().max() < one.abs().max() / 50
-    linear = machines().with_input_terms(machines().prepare(weight, None, form), 2)
+    linear = machines().prepare(weight, None, form).with_input_terms(2)
     together = machines().run(x, linear)
     assert torch.equal((together - exact), two)
     alone = torch.cat([machines(threads=1).run(row, linear) for row in x.split(1)])

@@ -191,39 +191,6 @@ def test_the_argmax_of_a_linear_is_that_of_its_logits(library, form, n, k):
     assert ids[2] == 0
 
 
-@pytest.mark.parametrize("form", ["int8", "int4"])
-def test_the_argmax_of_a_linear_of_two_terms_is_that_of_its_logits(library, form):
-    """Most second terms are not computed: those that turn the order are."""
-    rows, n, k = 300, 20005, 64
-    generator = torch.Generator().manual_seed(9)
-    weight, x = (torch.randn(count, k, generator=generator) for count in (n, rows))
-    x[3, 5] = float("nan")
-    x[4] = 0.0
-    x[5] *= 1e-20
-    pointer, integer = ctypes.c_void_p, ctypes.c_int
-    struct = ctypes.POINTER(Weight)
-    scratch_bytes = library.function(
-        "phloem_argmax_linear_scratch", struct, integer, restype=ctypes.c_size_t
-    )
-    argmax_linear = library.function(
-        "phloem_argmax_linear", pointer, struct, pointer, integer, pointer, pointer, pointer
-    )
-    ids, finite = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.bool)
-    with Team(library, 2) as team:
-        linears = Linears(library, team)
-        once = linears.prepare(weight, None, form)
-        twice = linears.with_input_terms(once, 2)
-        scratch = torch.empty(scratch_bytes(twice.struct, rows), dtype=torch.uint8)
-        argmax_linear(
-            *(team.handle, twice.struct, x.data_ptr(), rows),
-            *(scratch.data_ptr(), ids.data_ptr(), finite.data_ptr()),
-        )
-        exact, rough = linears.run(x, twice).argmax(-1), linears.run(x, once).argmax(-1)
-    assert finite.tolist() == [r != 3 for r in range(rows)]
-    assert torch.equal(ids[finite], exact[finite])
-    assert not torch.equal(rough[finite], exact[finite])
-
-
 @pytest.mark.parametrize("top", [0, 1, 5, 64, 5000, 20011])
 def test_logprobs_are_ordered_and_equal_ones_have_the_lower_ids_first(sampling, top):
     logits = rows_of_logits(3, 20011, 6)

@@ -62,6 +62,13 @@ class CpuLinear:
         """Outputs and inputs."""
         return self.n, self.k
 
+    def with_input_terms(self, terms: InputTerms) -> CpuLinear:
+        """The same weight, in the same memory, for inputs that are rounded to so many terms."""
+        struct = Weight.from_buffer_copy(self.struct)
+        if struct.kind != F32:
+            struct.input_terms = terms
+        return CpuLinear(struct, self.packed, self.bias)
+
     @property
     def nbytes(self) -> int:
         """Memory of the packed weight and the bias."""
@@ -84,9 +91,6 @@ class Linears:
             "phloem_pack_blocks", _POINTER, _POINTER, _INT, _POINTER, _INT, _INT, _POINTER
         )
         self._embed = library.function("phloem_embed", _POINTER, weight, _POINTER, _INT, _POINTER)
-        self._largest_norm = library.function(
-            "phloem_largest_norm", _POINTER, weight, _POINTER, restype=ctypes.c_float
-        )
         self._scratch_bytes = library.function("phloem_linear_scratch", weight, _INT, restype=_SIZE)
         self._linear = library.function(
             *("phloem_linear", _POINTER, weight, _POINTER, _INT),
@@ -117,7 +121,8 @@ class Linears:
             packed, struct = self._packed_floats(weight, form)
         else:
             raise ValueError("only the rows of a weight in blocks can be reordered: index floats")
-        self._set_input_terms(struct, input_terms)
+        if struct.kind != F32:
+            struct.input_terms = input_terms
         if bias is None:
             return CpuLinear(struct, packed, None)
         if tuple(bias.shape) != (struct.n,):
@@ -127,12 +132,6 @@ class Linears:
         bias = bias.detach().to("cpu", torch.float32, copy=True).contiguous()
         struct.bias = bias.data_ptr()
         return CpuLinear(struct, packed, bias)
-
-    def with_input_terms(self, linear: CpuLinear, terms: InputTerms) -> CpuLinear:
-        """The same weight, in the same memory, for inputs that are rounded to so many terms."""
-        struct = Weight.from_buffer_copy(linear.struct)
-        self._set_input_terms(struct, terms)
-        return CpuLinear(struct, linear.packed, linear.bias)
 
     def run(self, x: Tensor, linear: CpuLinear) -> Tensor:
         """`x @ weight.T + bias` for float32 `x` `[T, in]`: float32 `[T, out]`, see `Ops.linear`.
@@ -175,15 +174,6 @@ class Linears:
         self._embed(self._team.handle, struct, ids.data_ptr(), len(ids), out.data_ptr())
         return out
 
-    def _set_input_terms(self, struct: Weight, terms: InputTerms) -> None:
-        struct.input_terms = 1 if struct.kind == F32 else terms
-        if struct.input_terms == 1:
-            return
-        norms = torch.empty(struct.n)
-        struct.largest_norm = self._largest_norm(
-            self._team.handle, ctypes.byref(struct), norms.data_ptr()
-        )
-
     def _packed_floats(self, weight: Tensor, form: LinearForm) -> tuple[Tensor, Weight]:
         if form not in _KINDS:
             raise ValueError(f"the form {form!r} of a weight is unknown: {', '.join(_KINDS)}")
@@ -218,4 +208,4 @@ class Linears:
             raise ValueError(f"a weight of the shape {(n, k)} has nothing to multiply")
         # Torch aligns its memory to 64 bytes, which is a vector.
         packed = torch.empty(self._packed_bytes(kind, n, k), dtype=torch.uint8)
-        return packed, Weight(kind, n, k, 1, 0.0, packed.data_ptr(), None)
+        return packed, Weight(kind, n, k, 1, packed.data_ptr(), None)

@@ -109,7 +109,7 @@ class CpuOps:
 
     def tied_head(self, embedding: CpuLinear, input_terms: InputTerms = 1) -> CpuLinear:
         """See `Ops.tied_head`."""
-        return self._linears.with_input_terms(embedding, input_terms)
+        return embedding.with_input_terms(input_terms)
 
     def embed(self, ids: Tensor, embedding: CpuLinear) -> Tensor:
         """See `Ops.embed`."""

@@ -19,7 +19,6 @@ class Weight(ctypes.Structure):
         ("n", ctypes.c_int32),
         ("k", ctypes.c_int32),
         ("input_terms", ctypes.c_int32),
-        ("largest_norm", ctypes.c_float),
         ("packed", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
     )

@@ -27,7 +27,6 @@ typedef struct {
   int32_t n;  // outputs
   int32_t k;  // inputs
   int32_t input_terms;  // of the quantized kinds: how many int8 numbers stand for an input, 1 or 2
-  float largest_norm;   // of the weights of an output; 0: unknown
   const void* packed;
   const float* bias;  // [n] or null
 } phloem_weight;

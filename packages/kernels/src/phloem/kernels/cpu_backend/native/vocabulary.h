@@ -103,13 +103,6 @@ void note_sums(const Logits& logits, int r, int task, const Weigher& weigh, cons
 // Finds the logits that are at least `bound`.
 void note_candidates(const Logits& logits, int r, int task, float bound, const RowNotes& notes);
 
-// The first of n logits that equals `max`.
-inline int first_equal(const float* x, int n, float max) {
-  int i = 0;
-  while (i < n - 1 && x[i] != max) ++i;
-  return i;
-}
-
 // The largest logit of a row, from its maxima.
 float largest(const Logits& logits, const RowNotes& notes);
 
