@@ -151,8 +151,8 @@ class ModelRunner:
     @torch.inference_mode()
     def _forward(self, batch: ModelWorkerBatch, prepared: PreparedBatch) -> _Forwarded:
         if prepared.relayed is not None:
-            tokens, rows = prepared.relayed
-            prepared.forward.input_ids[tokens] = self._relay[rows]
+            relayed = prepared.relayed
+            prepared.forward.input_ids[relayed.tokens] = self._relay[relayed.rows]
         hidden = self._model.forward(prepared.forward, self._kv_pool)
         last = hidden if prepared.last_tokens is None else hidden[prepared.last_tokens]
         rows = np.flatnonzero(batch.samples)
