@@ -140,6 +140,8 @@ void Builder::split_run(Range run, int block, std::vector<int32_t>& classes) {
   int ordered = run.begin + 1;
   while (ordered < run.end && equal(order[run.begin], order[ordered])) ++ordered;
   if (ordered < run.end) {
+    // What was in order need not stay in front.
+    ordered = run.begin;
     std::sort(order + run.begin, order + run.end, [&](int a, int b) {
       if (whole(a, block) != whole(b, block)) return whole(a, block);
       const int by_slots = whole(a, block) ? std::memcmp(block_slots(a, block),
