@@ -68,11 +68,22 @@ def test_on_a_cpu_auto_is_float32_and_else_the_checkpoints_dtype(dtype, device, 
     assert weights_dtype(ServerArgs(dtype=dtype), device) == expected
 
 
-@pytest.mark.parametrize("quantization", ["none", "gguf"])
-def test_the_kv_cache_has_the_dtype_of_activations_unless_another_is_asked_for(quantization):
-    for given, expected in (("auto", torch.bfloat16), ("int8", torch.int8)):
-        args = ServerArgs(kv_cache_dtype=given)
-        assert kv_cache_dtype(args, torch.bfloat16, quantization) == expected
+@pytest.mark.parametrize(
+    ("given", "quantization", "expected"),
+    [
+        ("auto", "none", torch.bfloat16),
+        ("auto", "int8", torch.int8),
+        ("auto", "int4", torch.int8),
+        ("auto", "gguf", torch.int8),
+        ("int8", "none", torch.int8),
+        ("float32", "gguf", torch.float32),
+    ],
+)
+def test_the_kv_cache_is_int8_beside_quantized_weights_unless_another_dtype_is_asked_for(
+    given, quantization, expected
+):
+    args = ServerArgs(kv_cache_dtype=given)
+    assert kv_cache_dtype(args, torch.bfloat16, quantization) == expected
 
 
 def test_kv_of_another_computation_or_checkpoint_is_not_mistaken(tmp_path):

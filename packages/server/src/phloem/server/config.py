@@ -72,7 +72,8 @@ class ServerArgs:
     quantization: str = option(
         "auto",
         "how weights are kept; none: in floats; int8, int4: rounded when they are loaded; gguf: in "
-        "the blocks of their file; auto: gguf for a .gguf file on the kernels cpu, else none",
+        "the blocks of their file; auto: with the kernels cpu gguf for a .gguf file and int4, as "
+        "they are, for AWQ and GPTQ checkpoints, else none",
         group=ENGINE,
         choices=("auto", "none", "int8", "int4", "gguf"),
     )
@@ -88,8 +89,8 @@ class ServerArgs:
     )
     kv_cache_dtype: str = option(
         "auto",
-        "number format of the KV cache; auto: that of the weights; int8 and fp8_e4m3 keep a scale "
-        "for each token and head",
+        "number format of the KV cache; auto: int8 beside quantized weights, else that of the "
+        "activations; int8 and fp8_e4m3 keep a scale for each token and head",
         group=MEMORY,
         choices=("auto", "float32", "bfloat16", "float16", "int8", "fp8_e4m3"),
     )
