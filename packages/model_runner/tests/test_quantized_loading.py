@@ -165,9 +165,9 @@ class RecordingOps(TorchOps):
     def __init__(self):
         self.forms = []
 
-    def prepare_linear(self, weight, bias=None, form="float"):
+    def prepare_linear(self, weight, bias=None, form="float", input_terms=1):
         self.forms.append(form)
-        return super().prepare_linear(weight, bias, form)
+        return super().prepare_linear(weight, bias, form, input_terms)
 
     def prepare_embedding(self, weight, form="float"):
         self.forms.append(form)
