@@ -119,7 +119,7 @@ def test_rows_that_share_slots_get_the_same_bits_as_rows_that_do_not(kv_dtype, m
     want = [alone(drive(models("int8"), kv_dtype=kv_dtype), ids) for ids in given[:2]]
     driver = drive(models("int8", threads=2), kv_dtype=kv_dtype)
     driver.run((0, given[0], len(given[0])), params=WANTED)
-    # Row 1 has its first 64 tokens in common with row 0, and finds them; so has row 2 with all 130.
+    # Row 1 has its first 64 tokens in common with row 0, and finds them; row 2 has all 130.
     driver.table[1, :64] = driver.table[0, :64]
     driver.table[2, :130] = driver.table[0, :130]
     given[2] = given[0]
@@ -148,6 +148,24 @@ def test_logprobs_are_near_those_of_the_torch_reference(form, wide, models, driv
         assert np.median(error) < 0.01
         assert error.max() < 0.5
     assert found.token_ids.tolist() == expected.token_ids.tolist()
+
+
+@pytest.mark.parametrize("intermediate", [8, 20, 72, 172])
+def test_an_mlp_of_any_width_is_that_of_the_torch_reference(intermediate, save_tiny, drive):
+    folder = save_tiny(intermediate_size=intermediate).folder
+    ids = prompts()[0]
+    found, expected = (
+        drive(load_model(folder, ops=ops)).run((0, ids, len(ids)), asked=[asked(0, ids)])
+        for ops in (get_ops("cpu", threads=2), get_ops("torch"))
+    )
+    np.testing.assert_allclose(
+        found.logprobs.prompt[0].logprobs, expected.logprobs.prompt[0].logprobs, atol=1e-4
+    )
+
+
+def test_a_model_in_bfloat16_is_refused(wide):
+    with pytest.raises(ValueError, match="computes in float32"):
+        load_model(wide.folder, "bfloat16", ops=get_ops("cpu", threads=1))
 
 
 def test_a_kv_cache_in_a_form_that_is_not_native_is_served_by_the_same_ops(models, drive):

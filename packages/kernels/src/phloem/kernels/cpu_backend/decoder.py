@@ -27,6 +27,8 @@ from phloem.kernels.cpu_backend.team import Team
 from phloem.kernels.decoder import ComposedDecoder
 
 _POINTER = ctypes.c_void_p
+_PANEL = 16
+"""Outputs of a panel, see `native/packed.h`."""
 
 
 class _Layer(ctypes.Structure):
@@ -74,6 +76,11 @@ class _Step(ctypes.Structure):
         ("hidden", _POINTER),
         ("workspace", _POINTER),
     )
+
+
+def can_fuse(spec: DecoderSpec) -> bool:
+    """Whether a step can be one call: gate and up projection must be whole panels of outputs."""
+    return bool(spec.layers) and spec.layers[0].down.k % _PANEL == 0
 
 
 class CpuDecoder:

@@ -11,6 +11,7 @@ import os
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from phloem.kernels.base import (
@@ -28,13 +29,14 @@ from phloem.kernels.base import (
     TokenLogprobs,
 )
 from phloem.kernels.cpu_backend.attention import AttentionPlanner
-from phloem.kernels.cpu_backend.decoder import CpuDecoder
+from phloem.kernels.cpu_backend.decoder import CpuDecoder, can_fuse
 from phloem.kernels.cpu_backend.elementwise import Elementwise
 from phloem.kernels.cpu_backend.library import load_library
 from phloem.kernels.cpu_backend.linear import CpuLinear, Linears
 from phloem.kernels.cpu_backend.machine import InstructionSet
 from phloem.kernels.cpu_backend.sampling import Sampling
 from phloem.kernels.cpu_backend.team import Team
+from phloem.kernels.decoder import ComposedDecoder
 
 
 class CpuOps:
@@ -116,8 +118,19 @@ class CpuOps:
         return self._linears.embed(ids, embedding)
 
     def decoder(self, spec: DecoderSpec) -> Decoder:
-        """See `Ops.decoder`; a step is one native call."""
-        return CpuDecoder(self, self._library, self._team, spec)
+        """See `Ops.decoder`; a step is one native call, for widths that its linears can fuse.
+
+        Raises:
+            ValueError: if the model is not in float32.
+        """
+        if spec.attention.dtype != torch.float32:
+            raise ValueError(
+                f"the model's dtype is {spec.attention.dtype}, but the cpu backend computes in "
+                "float32: load it in float32, or use the torch backend"
+            )
+        if can_fuse(spec):
+            return CpuDecoder(self, self._library, self._team, spec)
+        return ComposedDecoder(self, spec)
 
     def plan_attention(
         self,
