@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 from phloem.kernels import AttentionSpec, KVTensors
 from phloem.kernels.cpu_backend import library
 from phloem.kernels.cpu_backend.attention import AttentionPlanner, describe
-from phloem.kernels.cpu_backend.build import BuildError
 from phloem.kernels.cpu_backend.team import Team
 from phloem.kernels.torch_backend.attention import plan_attention as plan_in_torch
 
-try:
-    LIBRARIES = {isa: library.load_library(isa) for isa in library.usable_instruction_sets()}
-except BuildError as error:
-    pytest.skip(str(error), allow_module_level=True)
+if not library.library_status().usable:
+    pytest.skip(library.library_status().reason, allow_module_level=True)
+LIBRARIES = {isa: library.load_library(isa) for isa in library.usable_instruction_sets()}
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int8)
 BEST = next(iter(LIBRARIES))
