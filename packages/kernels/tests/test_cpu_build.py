@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import phloem.kernels.cpu_backend.library as library_module
+from phloem.kernels import get_ops
 from phloem.kernels.cpu_backend import build, cache, machine
 from phloem.kernels.cpu_backend.__main__ import main
 from phloem.kernels.cpu_backend.build import BuildError, recipe_for
@@ -258,6 +259,50 @@ def test_the_cache_lies_where_the_desktop_standard_says(tmp_path, monkeypatch):
     assert cache.default_cache_dir() == Path.home() / ".cache" / "phloem" / "kernels"
 
 
+@pytest.fixture
+def homeless(tmp_path, monkeypatch):
+    """A user of whom nobody knows a home; gives the folder for temporary files."""
+
+    def unknown():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    cache._temporary_folder.cache_clear()
+    yield folder
+    cache._temporary_folder.cache_clear()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the folders of Linux")
+def test_without_a_home_the_cache_lies_among_temporary_files_and_is_found_again(homeless):
+    found = cache.default_cache_dir()
+    assert found == homeless / f"phloem-{os.getuid()}" / "kernels"
+    assert stat.S_IMODE(found.parent.stat().st_mode) == 0o700
+    cache._temporary_folder.cache_clear()
+    assert cache.default_cache_dir() == found
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the folders of Linux")
+@pytest.mark.parametrize("planted", ["writable", "link", "file"])
+def test_a_temporary_folder_that_others_could_write_is_not_trusted(homeless, planted):
+    known = homeless / f"phloem-{os.getuid()}"
+    if planted == "writable":
+        known.mkdir()
+        known.chmod(0o777)
+    elif planted == "link":
+        (homeless / "elsewhere").mkdir()
+        known.symlink_to(homeless / "elsewhere")
+    else:
+        known.write_text("")
+    own = cache.default_cache_dir().parent
+    assert own != known
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    assert cache.default_cache_dir().parent == own
+
+
 # The compiler
 
 
@@ -313,6 +358,66 @@ def test_a_compiler_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler -g")
     with pytest.raises(BuildError, match="CXX names the compiler 'no-such-compiler -g'"):
         build.find_compiler()
+
+
+@pytest.fixture
+def formless(tmp_path):
+    """A file that may be executed and has no format that the system knows."""
+    path = tmp_path / "formless"
+    path.write_bytes(b"\0\1\2\3")
+    path.chmod(0o755)
+    return path
+
+
+@needs_shell
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ("g++ 'x", r"which is no command \(No closing quotation\): correct or unset it"),
+        ("''", "which does not run: correct or unset it"),
+        ("{formless}", "which does not run: correct or unset it"),
+    ],
+)
+def test_a_cxx_that_cannot_be_run_is_named_and_torch_computes(
+    formless, tmp_path, monkeypatch, named, reason
+):
+    named = named.format(formless=formless)
+    monkeypatch.setenv("CXX", named)
+    pattern = f"CXX names the compiler {re.escape(repr(named))}, {reason}"
+    status = library_status(tmp_path)
+    assert not status.usable
+    assert re.search(pattern, status.reason)
+    with pytest.raises(BuildError, match=pattern):
+        load_library(cache_dir=tmp_path)
+    with pytest.warns(RuntimeWarning, match=pattern) as warned:
+        assert get_ops("auto").name == "torch"
+    assert len(warned) == 1
+
+
+@needs_compiler
+@pytest.mark.parametrize("named", ["", " ", "\t"])
+def test_a_blank_cxx_names_no_compiler(monkeypatch, named):
+    expected = build.find_compiler()
+    monkeypatch.setenv("CXX", named)
+    assert build.find_compiler() == expected
+
+
+@needs_compiler
+@needs_shell
+def test_the_next_compiler_is_taken_where_the_first_has_no_format(formless, monkeypatch):
+    real = build.find_compiler().command[0]
+    formless.rename(formless.with_name("c++"))
+    (formless.parent / "g++").symlink_to(real)
+    monkeypatch.setenv("PATH", str(formless.parent))
+    assert build.find_compiler().command == (str(formless.parent / "g++"),)
+
+
+@needs_shell
+def test_a_compiler_that_has_gone_is_an_error_of_the_build(formless, tmp_path):
+    compiler = build.Compiler((str(formless),), "gone")
+    recipe = build.Recipe("portable", compiler, (), "sources")
+    with pytest.raises(BuildError, match=f"compiler {re.escape(str(formless))} does not run: "):
+        build.compile_library(recipe, tmp_path)
 
 
 def test_without_a_compiler_the_error_says_what_to_install(no_compiler, tmp_path):

@@ -102,11 +102,13 @@ def recipe_for(isa: InstructionSet, variant: Variant = "release", *, tuned: bool
 def find_compiler() -> Compiler:
     """The compiler that the variable CXX names, else the first of c++, g++ and clang++ that runs.
 
+    A blank CXX names none.
+
     Raises:
         BuildError: if there is none.
     """
-    named = os.environ.get("CXX")
-    for words in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
+    named = os.environ.get("CXX", "").strip()
+    for words in [_words(named)] if named else [["c++"], ["g++"], ["clang++"]]:
         path = shutil.which(words[0])
         version = _version([path, *words[1:]]) if path else None
         if path and version is not None:
@@ -195,15 +197,18 @@ def build_prebuilt(isa: InstructionSet, folder: Path, jobs: int | None = None) -
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise BuildError(f"the compiler {command[0]} does not run: {error}") from error
     if done.returncode:
         said = "\n".join(done.stdout.splitlines()[-_LAST_LINES:])
         raise BuildError(
@@ -212,11 +217,23 @@ def _run(command: Sequence[str]) -> None:
         )
 
 
+def _words(named: str) -> list[str]:
+    try:
+        return shlex.split(named)
+    except ValueError as error:
+        raise BuildError(
+            f"CXX names the compiler {named!r}, which is no command ({error}): correct or unset it"
+        ) from error
+
+
 def _version(command: Sequence[str]) -> str | None:
     """None: it does not run, as where macOS has the name of a compiler and no compiler."""
-    done = subprocess.run(
-        [*command, "--version"], capture_output=True, text=True, errors="replace", check=False
-    )
+    try:
+        done = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError:  # it has no format that the system can run
+        return None
     return done.stdout.partition("\n")[0] if done.returncode == 0 else None
 
 

@@ -8,9 +8,11 @@ whole folder may be deleted at any time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -37,14 +39,33 @@ _log = logging.getLogger(__name__)
 
 
 def default_cache_dir() -> Path:
-    """The user's cache folder for compiled kernels."""
+    """The user's cache folder for compiled kernels; of a user without a home, a temporary one."""
+    try:
+        return _caches() / "phloem" / "kernels"
+    except RuntimeError:  # neither the variables nor the system know a home
+        return _temporary_folder() / "kernels"
+
+
+def _caches() -> Path:
     if sys.platform == "darwin":
-        caches = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        caches = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return caches / "phloem" / "kernels"
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+@functools.cache
+def _temporary_folder() -> Path:
+    """One that only this user writes, because what lies in it is run."""
+    if sys.platform == "win32":
+        return Path(tempfile.gettempdir()) / "phloem"
+    folder = Path(tempfile.gettempdir()) / f"phloem-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="phloem-"))
 
 
 def find(recipe: Recipe, folder: Path) -> Path | None:
