@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from phloem.kernels.base import BLOCK_BYTES, BlockWeight
 from phloem.kernels.cpu_backend import library
-from phloem.kernels.cpu_backend.build import BuildError
 from phloem.kernels.cpu_backend.linear import Linears
 from phloem.kernels.cpu_backend.machine import INSTRUCTION_SETS
 from phloem.kernels.cpu_backend.structs import Q4, Q8, Weight
@@ -52,10 +51,10 @@ class Machines:
 
 @pytest.fixture(scope="module")
 def machines():
-    try:
-        library.load_library()
-    except BuildError as error:
-        pytest.skip(str(error))
+    status = library.library_status()
+    if not status.usable:
+        pytest.skip(status.reason)
+    library.load_library()
     with ExitStack() as stack:
         yield Machines(stack)
 
