@@ -109,6 +109,13 @@ def test_a_team_of_no_threads_is_refused(library):
         Team(library, 0)
 
 
+def test_a_closed_team_says_so_to_whoever_would_use_it(library):
+    with Team(library, 2) as team:
+        assert (run_counts(library, team, [8]) == 1).all()
+    with pytest.raises(RuntimeError, match="this team was closed"):
+        run_counts(library, team, [8])
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads as Linux has them")
 def test_the_threads_end_with_the_team(library):
     def threads():
