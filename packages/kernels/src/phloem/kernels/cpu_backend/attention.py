@@ -29,11 +29,15 @@ _DTYPES = {torch.float32: KV_F32, torch.bfloat16: KV_BF16, torch.int8: KV_I8}
 _POINTER, _INT, _STRIDE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
 
-def describe(kv: KVLayer) -> KVLayerStruct | None:
+def describe(kv: KVLayer, heads: tuple[int, int, int] | None = None) -> KVLayerStruct | None:
     """The layer as native code takes it, valid as long as its memory; None: it cannot.
 
     It can where keys and values are both float32, bfloat16, or int8 with float32 scales, in pages
-    of one size on the CPU.
+    of one size on the CPU. `heads` is what of a slot will be used: G, D and D_v; None: the caller
+    knows that the layer has it.
+
+    Raises:
+        ValueError: if the layer could be read, but has other heads.
     """
     tensors = paged_tensors(kv)
     if tensors is None:
@@ -45,13 +49,19 @@ def describe(kv: KVLayer) -> KVLayerStruct | None:
     parts = (k, tensors.k_scales), (v, tensors.v_scales)
     if not all(_readable(elements, scales, dtype == KV_I8) for elements, scales in parts):
         return None
+    if heads is not None and heads != (*k.shape[2:], v.shape[3]):
+        raise ValueError(
+            f"a KV layer of keys {tuple(k.shape[2:])} and values {tuple(v.shape[2:])} in a slot "
+            f"does not fit {heads[0]} heads of {heads[1]} and {heads[2]} elements: use the cache "
+            "that was made for this model"
+        )
     return KVLayerStruct(dtype, k.shape[1], *(_part(*part) for part in parts))
 
 
 class CpuAttentionPlan:
     """Implements `AttentionPlan`, on a native plan that goes back to its planner in the end."""
 
-    __slots__ = ("_lengths", "_native", "_planner", "_reference", "_spec")
+    __slots__ = ("_lengths", "_native", "_planner", "_reference", "_spec", "_tokens")
 
     def __init__(
         self, planner: AttentionPlanner, native: _NativePlan, lengths: Int32, spec: AttentionSpec
@@ -59,6 +69,7 @@ class CpuAttentionPlan:
         self._planner = planner
         self._native = native
         self._lengths = lengths
+        self._tokens = int(lengths[0].sum())
         self._spec = spec
         self._reference: TorchAttentionPlan | None = None
 
@@ -71,11 +82,21 @@ class CpuAttentionPlan:
         return self._native.handle
 
     def run(self, q: Tensor, kv: KVLayer) -> Tensor:
-        """See `AttentionPlan.run`."""
-        layer = describe(kv)
+        """See `AttentionPlan.run`.
+
+        Raises:
+            ValueError: if `q` or the layer have other tokens or heads than were planned.
+        """
+        spec = self._spec
+        if q.shape != (self._tokens, spec.num_heads, spec.head_dim):
+            raise ValueError(
+                f"q of the shape {tuple(q.shape)} does not fit a plan for {self._tokens} tokens: "
+                f"give {(self._tokens, spec.num_heads, spec.head_dim)}"
+            )
+        layer = describe(kv, (spec.num_kv_heads, spec.head_dim, spec.value_dim))
         if layer is None:
             return self._in_torch().run(q, kv)
-        return self._planner.attend(self.handle, layer, q, self._spec.value_dim)
+        return self._planner.attend(self.handle, layer, q, spec.value_dim)
 
     def _in_torch(self) -> TorchAttentionPlan:
         """The same step as the reference plans it, from the slots that the native plan kept."""
@@ -130,12 +151,15 @@ class AttentionPlanner:
         return CpuAttentionPlan(self, native, lengths, spec)
 
     def attend(self, plan: int, layer: KVLayerStruct, q: Tensor, value_dim: int) -> Tensor:
-        """Attend with `q` `[T, H, D]` to a layer; returns `[T, H, D_v]` in the dtype of `q`."""
+        """Attend with `q` `[T, H, D]` to a layer; returns `[T, H, D_v]` in the dtype of `q`.
+
+        That both have the tokens and heads of the plan is the caller's to check.
+        """
         tokens, heads, head_dim = q.shape
         queries = q.float()
         if queries.stride()[1:] != (head_dim, 1):
             queries = queries.contiguous()
-        out = torch.empty((tokens, heads, value_dim))
+        out = torch.empty((tokens, heads, value_dim), dtype=torch.float32)
         self._attend(
             *(self._team.handle, plan, layer, queries.data_ptr(), queries.stride(0)),
             *(out.data_ptr(), heads * value_dim),

@@ -1,4 +1,7 @@
-"""Norms, SiLU and rotary embedding by the native library, on contiguous float32 tensors."""
+"""Norms, SiLU and rotary embedding by the native library, on contiguous float32 tensors.
+
+Owns what is checked before native code sees a tensor. What is computed is `native/elementwise.h`'s.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
 
 class Elementwise:
-    """The ops between linears; see `Ops` for what each computes."""
+    """The ops between linears; see `Ops` for what each computes.
+
+    All raise ValueError for tensors that are not float32 or whose shapes do not fit each other.
+    """
 
     def __init__(self, library: Library, team: Team) -> None:
         self._team = team
@@ -37,7 +43,8 @@ class Elementwise:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See `Ops.rms_norm`."""
-        x = x.contiguous()
+        x = _rows("x", x)
+        weight = _fitting("weight", weight, x.shape[1:])
         out = torch.empty_like(x)
         rows, k = x.shape
         self._rms_norm(
@@ -48,7 +55,9 @@ class Elementwise:
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> NormResult:
         """See `Ops.add_rms_norm`."""
-        x, residual = x.contiguous(), residual.contiguous()
+        x = _rows("x", x)
+        residual = _fitting("residual", residual, x.shape)
+        weight = _fitting("weight", weight, x.shape[1:])
         out, total = torch.empty_like(x), torch.empty_like(x)
         rows, k = x.shape
         self._rms_norm(
@@ -59,8 +68,14 @@ class Elementwise:
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See `Ops.silu_mul`."""
-        gate_up = gate_up.contiguous()
-        rows, k = gate_up.shape[0], gate_up.shape[1] // 2
+        gate_up = _rows("gate_up", gate_up)
+        rows, width = gate_up.shape
+        if width % 2:
+            raise ValueError(
+                f"gate_up has {width} columns: the gate and what it scales must be as wide as each "
+                "other, so give an even number"
+            )
+        k = width // 2
         out = gate_up.new_empty((rows, k))
         self._silu_mul(self._team.handle, gate_up.data_ptr(), rows, k, out.data_ptr())
         return out
@@ -68,7 +83,10 @@ class Elementwise:
     def rotary_store_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, kv: KVLayer, slots: Tensor
     ) -> None:
-        """See `Ops.rotary_store_kv`."""
+        """See `Ops.rotary_store_kv`; that each slot is one of the layer's is not checked."""
+        _check_heads(q, k, v)
+        cos_sin = _fitting("cos_sin", cos_sin, q.shape[::2])
+        slots = _fitting("slots", slots, q.shape[:1], torch.int64)
         if not (_is_dense(q) and _is_dense(k)):
             turned = q.contiguous(), k.contiguous()
             self.rotary_store_kv(*turned, v, cos_sin, kv, slots)
@@ -76,7 +94,7 @@ class Elementwise:
             k.copy_(turned[1])
             return
         # A layer that is not described, or whose values are of another width, stores for itself.
-        layer = describe(kv) if v.shape == k.shape else None
+        layer = describe(kv, (*k.shape[1:], v.shape[2])) if v.shape == k.shape else None
         v = v if _is_dense(v) else v.contiguous()
         tokens, heads, head_dim = q.shape
         self._rotary_store_kv(
@@ -86,6 +104,46 @@ class Elementwise:
         )
         if layer is None:
             kv.store(slots, k, v)
+
+
+def _rows(name: str, x: Tensor) -> Tensor:
+    """`x` `[T, width]` float32, contiguous."""
+    if x.dtype != torch.float32 or x.ndim != 2:
+        raise ValueError(
+            f"{name} is {x.dtype} of the shape {tuple(x.shape)}: the cpu backend computes in "
+            "float32, on rows; give float32 [T, width]"
+        )
+    return x.contiguous()
+
+
+def _fitting(
+    name: str, x: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """`x` of the shape and dtype that the other arguments ask for, contiguous."""
+    if x.dtype != dtype or x.shape != shape:
+        raise ValueError(
+            f"{name} is {x.dtype} of the shape {tuple(x.shape)}, which does not fit the other "
+            f"arguments on the cpu backend: give {dtype} {tuple(shape)}"
+        )
+    return x.contiguous()
+
+
+def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
+    if not q.dtype == k.dtype == v.dtype == torch.float32:
+        raise ValueError(
+            f"q, k and v are {q.dtype}, {k.dtype} and {v.dtype}: the cpu backend computes in "
+            "float32, so convert them"
+        )
+    if not (
+        q.ndim == k.ndim == v.ndim == 3
+        and q.shape[::2] == k.shape[::2]
+        and k.shape[:2] == v.shape[:2]
+        and q.shape[2] % 2 == 0
+    ):
+        raise ValueError(
+            f"q, k and v of the shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)} do "
+            "not fit each other: give [T, H, D], [T, G, D] and [T, G, D_v] with an even D"
+        )
 
 
 def _is_dense(x: Tensor) -> bool:

@@ -113,7 +113,8 @@ class Linears:
         picks rows of a weight in blocks: output o is its row `order[o]`.
 
         Raises:
-            ValueError: if there is nothing to multiply, or `order` or `bias` do not fit.
+            ValueError: if `weight` is no matrix or has nothing to multiply, or `order` or `bias` do
+                not fit.
         """
         if isinstance(weight, BlockWeight):
             packed, struct = self._packed_blocks(weight, order)
@@ -149,7 +150,7 @@ class Linears:
         rows = len(x)
         struct = ctypes.byref(linear.struct)
         scratch = torch.empty(self._scratch_bytes(struct, rows), dtype=torch.uint8)
-        out = torch.empty((rows, n))
+        out = torch.empty((rows, n), dtype=torch.float32)
         self._linear(
             *(self._team.handle, struct, x.data_ptr(), rows),
             *(scratch.data_ptr(), out.data_ptr(), n, _STORE),
@@ -160,11 +161,14 @@ class Linears:
         """The rows `ids` `[T]` int64 of a packed table: float32 `[T, in]`.
 
         Raises:
+            ValueError: if `ids` has more than one axis, or none.
             IndexError: if the table has no such row.
         """
         n, k = table.shape
+        if ids.ndim != 1:
+            raise ValueError(f"ids of the shape {tuple(ids.shape)} are no list: give [T]")
         ids = ids.to(torch.int64).contiguous()
-        out = torch.empty((len(ids), k))
+        out = torch.empty((len(ids), k), dtype=torch.float32)
         if not len(ids):
             return out
         low, high = (int(bound) for bound in torch.aminmax(ids))
@@ -177,6 +181,10 @@ class Linears:
     def _packed_floats(self, weight: Tensor, form: LinearForm) -> tuple[Tensor, Weight]:
         if form not in _KINDS:
             raise ValueError(f"the form {form!r} of a weight is unknown: {', '.join(_KINDS)}")
+        if weight.ndim != 2:
+            raise ValueError(
+                f"a weight of the shape {tuple(weight.shape)} is no matrix: give [out, in]"
+            )
         values = weight.detach().to("cpu", torch.float32).contiguous()
         packed, struct = self._room(_KINDS[form], *values.shape)
         self._pack_floats(
