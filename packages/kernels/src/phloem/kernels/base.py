@@ -186,7 +186,8 @@ class KVLayer(Protocol):
     """One layer's K and V by slot, in whatever form; those of `phloem.mem_pool.kv` fit.
 
     What is stored may be rounded, in a form with fewer bits; then all see what was rounded, also
-    the step that stored it.
+    the step that stored it. Slots are the caller's to keep inside the layer: who reads or writes
+    them need not check it.
     """
 
     def store(self, slots: Tensor, k: Tensor, v: Tensor, /) -> None:
@@ -242,7 +243,8 @@ class Decoder(Protocol):
 
         `input_ids`, `positions` and `out_slots` are `[T]` int64, `attention` is this backend's plan
         for them. Returns the hidden states `[T, hidden]` before the final norm. They may be
-        overwritten by the next call.
+        overwritten by the next call. That ids are of the vocabulary and slots of the cache is the
+        caller's to ensure: a backend need not check it.
         """
         ...
 
@@ -358,7 +360,8 @@ class Ops(Protocol):
         Row i owns the next `query_lens[i]` of the T tokens, at positions `[seq_lens[i] -
         query_lens[i], seq_lens[i])`; position p reads the slots `row_table[rows[i], :p + 1]`. The
         row table `[max_rows, max_len]` is read here and not later. Slot 0 must be reserved and
-        finite in every layer: it pads.
+        finite in every layer: it pads. That the slots are of the cache is the caller's to ensure:
+        it is not checked.
         """
         ...
 
