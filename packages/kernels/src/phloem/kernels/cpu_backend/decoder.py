@@ -93,7 +93,8 @@ class CpuDecoder:
         self._hidden_size = len(spec.norm)
         self._layers = (_Layer * len(spec.layers))(*map(_layer, spec.layers))
         self._decoder = _decoder(spec, self._layers)
-        self._kv = _KVStructs(len(spec.layers))
+        heads = spec.attention.num_kv_heads, spec.attention.head_dim, spec.attention.value_dim
+        self._kv = _KVStructs(len(spec.layers), heads)
         self._memory = torch.empty(0, dtype=torch.uint8)
         decoder = ctypes.POINTER(_Decoder)
         self._workspace_bytes = library.function(
@@ -124,7 +125,7 @@ class CpuDecoder:
         if structs is None or not isinstance(attention, CpuAttentionPlan):
             return self._composed.forward(input_ids, positions, out_slots, attention, kv)
         tokens = len(input_ids)
-        hidden = torch.empty((tokens, self._hidden_size))
+        hidden = torch.empty((tokens, self._hidden_size), dtype=torch.float32)
         step = _Step(
             *(tokens, input_ids.data_ptr(), positions.data_ptr(), out_slots.data_ptr()),
             *(attention.handle, ctypes.addressof(structs), hidden.data_ptr()),
@@ -137,7 +138,7 @@ class CpuDecoder:
         """See `Decoder.logits`."""
         hidden = hidden.contiguous()
         rows = len(hidden)
-        logits = torch.empty((rows, self._decoder.head.n))
+        logits = torch.empty((rows, self._decoder.head.n), dtype=torch.float32)
         self._logits(
             *(self._team.handle, ctypes.byref(self._decoder), hidden.data_ptr(), rows),
             *(self._workspace(rows), logits.data_ptr()),
@@ -168,7 +169,8 @@ class CpuDecoder:
 class _KVStructs:
     """The structs of a KV cache's layers, made anew for layers not seen in the step before."""
 
-    def __init__(self, num_layers: int) -> None:
+    def __init__(self, num_layers: int, heads: tuple[int, int, int]) -> None:
+        self._heads = heads
         self._seen: list[KVLayer | None] = [None] * num_layers
         self._structs = (KVLayerStruct * num_layers)()
 
@@ -178,7 +180,7 @@ class _KVStructs:
             layer = kv.layer(i)
             if layer is seen:
                 continue
-            struct = describe(layer)
+            struct = describe(layer, self._heads)
             if struct is None:
                 return None
             self._structs[i] = struct
