@@ -7,8 +7,6 @@ nor on the number of threads.
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -33,7 +31,7 @@ from phloem.kernels.cpu_backend.decoder import CpuDecoder, can_fuse
 from phloem.kernels.cpu_backend.elementwise import Elementwise
 from phloem.kernels.cpu_backend.library import load_library
 from phloem.kernels.cpu_backend.linear import CpuLinear, Linears
-from phloem.kernels.cpu_backend.machine import InstructionSet
+from phloem.kernels.cpu_backend.machine import InstructionSet, usable_cores
 from phloem.kernels.cpu_backend.sampling import Sampling
 from phloem.kernels.cpu_backend.team import Team
 from phloem.kernels.decoder import ComposedDecoder
@@ -55,7 +53,7 @@ class CpuOps:
 
     def __init__(self, threads: int | None = None, isa: InstructionSet | None = None) -> None:
         self._library = library = load_library(isa)
-        self._team = Team(library, _usable_cores() if threads is None else threads)
+        self._team = Team(library, usable_cores() if threads is None else threads)
         self._linears = Linears(library, self._team)
         self._elementwise = Elementwise(library, self._team)
         self._planner = AttentionPlanner(library, self._team)
@@ -164,9 +162,3 @@ class CpuOps:
     def token_logprobs(self, logits: Tensor, ids: Tensor, top: int) -> TokenLogprobs:
         """See `Ops.token_logprobs`."""
         return self._sampling.token_logprobs(logits, ids, top)
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

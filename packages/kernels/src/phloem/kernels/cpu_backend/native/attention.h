@@ -15,7 +15,7 @@ namespace phloem {
 
 constexpr int BLOCK = 64;
 
-struct AttentionPlan;  // attention.cpp: the rows of a step, cut into tasks
+struct AttentionPlan;  // attention_plan.h: the rows of a step, cut into tasks
 
 // Queries and output: [T, heads, head_dim], `stride` floats from token to token.
 struct AttentionInput {
