@@ -5,7 +5,7 @@ import sys
 from phloem.server import Engine
 
 QUESTIONS = (
-    "What is the capital of France?",
+    "Who wrote Romeo and Juliet?",
     "What colour is the sky on a clear day?",
     "What is the capital of Japan?",
 )

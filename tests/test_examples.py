@@ -41,7 +41,7 @@ def test_a_runner_of_your_own(capsys):
 def test_many_prompts(smollm2, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["many_prompts.py"])
     out = run("many_prompts", capsys)
-    assert "Paris" in out
+    assert "Shakespeare" in out
     assert "blue" in out
     assert "Tokyo" in out
 

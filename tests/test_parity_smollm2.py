@@ -42,7 +42,7 @@ CHATS = [
 
 @pytest.fixture(scope="module")
 def engine(smollm2):
-    with Engine(model=str(smollm2), dtype="float32") as made:
+    with Engine(model=str(smollm2), quantization="none") as made:
         yield made
 
 
