@@ -8,8 +8,6 @@
 
 #include <stdint.h>
 
-#define PHLOEM_ABI 1
-
 #ifdef __cplusplus
 extern "C" {
 #endif
