@@ -12,7 +12,8 @@ from phloem.server.http_config import HttpArgs
 
 def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
     out = phloem("serve", "--help").out
-    titles = ["Engine options:", "Memory options:", "Scheduling options:", "HTTP options:"]
+    groups = ("Engine", "Memory", "Scheduling", "Grammar", "HTTP")
+    titles = [f"{group} options:" for group in groups]
     starts = [out.index(title) for title in [*titles, "Other options:"]]
     assert starts == sorted(starts)
     sections = dict(zip(titles, (out[a:b] for a, b in pairwise(starts))))
@@ -34,6 +35,8 @@ def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
         (["--enable-mixed-chunk", "--itl-target-ms", "nan"], "itl_target_ms nan must be more"),
         (["--schedule-low-priority-values-first"], "set enable_priority_scheduling too"),
         (["--cache-idle-ttl", "5", "--disable-radix-cache"], "cache_idle_ttl 5 is for prefixes"),
+        (["--grammar-compile-timeout", "0"], "grammar_compile_timeout 0 is no time"),
+        (["--grammar-backend", "outlines"], "--grammar-backend"),
         (["--port", "65536"], "port 65536 is no port"),
         (["--served-model-name", ""], "served_model_name is empty"),
         (["--drain-seconds", "-1"], "drain_seconds -1 is no time to wait"),

@@ -13,6 +13,7 @@ from phloem.server import messages
 from phloem.server.ipc import Inbox, Outbox, private_endpoints
 from phloem.server.messages import (
     Abort,
+    CompiledConstraint,
     Control,
     Finish,
     Generate,
@@ -81,9 +82,15 @@ def test_a_temporary_folder_with_a_long_path_is_not_used(monkeypatch, tmp_path, 
             ToScheduler,
             Generate("r", [1, 2], {"logit_bias": {5: -1.0}, "stop": ["a"]}, ["t", 1, None]),
         ),
+        (
+            ToScheduler,
+            Generate(
+                "r", [1], {}, constraint=CompiledConstraint("k", "fsm", b"\0\xff", None, True)
+            ),
+        ),
         (ToScheduler, Abort(["a", "b"])),
         (ToScheduler, Control(7, "state")),
-        (INCOMING, Ready(Limits(1, 2, 3, 4), {"import": 0.5})),
+        (INCOMING, Ready(Limits(1, 2, 3, 4), {"import": 0.5}, [2])),
         (INCOMING, messages.Failed("no", True)),
         (INCOMING, Reply(7, {"running": 1})),
         (INCOMING, TextBatch([TextNews("r", "ž", [1], Finish("stop", "x"), 1, 2, 3)])),

@@ -11,7 +11,7 @@ import typing
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-ENGINE, MEMORY, SCHEDULING = "Engine", "Memory", "Scheduling"
+ENGINE, MEMORY, SCHEDULING, GRAMMAR = "Engine", "Memory", "Scheduling", "Grammar"
 
 
 def option(default: Any, help: str, *, group: str, choices: tuple[str, ...] = ()) -> Any:
@@ -214,6 +214,35 @@ class ServerArgs:
         "seconds after which a prefix that nobody used is forgotten, on disk too; none: never",
         group=MEMORY,
     )
+    grammar_backend: str = option(
+        "auto",
+        "what enforces constraints on outputs; auto: fsm where it can, else another that is "
+        "installed; none: requests with a constraint are refused",
+        group=GRAMMAR,
+        choices=("auto", "fsm", "xgrammar", "llguidance", "none"),
+    )
+    grammar_compile_timeout: float = option(
+        10.0,
+        "seconds that compiling one constraint may take; what takes longer is refused",
+        group=GRAMMAR,
+    )
+    jump_forward: bool = option(
+        True,
+        "take text that a constraint forces without asking the model; the output is the same",
+        group=GRAMMAR,
+    )
+    grammar_steering: bool = option(
+        True,
+        "near its token limit, bring a constrained output to its end; a request may say otherwise",
+        group=GRAMMAR,
+    )
+    grammar_whitespace: str = option(
+        "bounded",
+        "whitespace in JSON outputs; bounded: compact and pretty-printed are both allowed; compact: "
+        "none; a request may say otherwise",
+        group=GRAMMAR,
+        choices=("bounded", "compact"),
+    )
     random_seed: int | None = option(
         None, "base of the seeds of requests without one; none: random", group=ENGINE
     )
@@ -254,6 +283,11 @@ class ServerArgs:
                 raise ValueError(
                     f"{name} {seconds:g} is no time: give more than 0 seconds, or leave it out"
                 )
+        if not 0 < self.grammar_compile_timeout < math.inf:
+            raise ValueError(
+                f"grammar_compile_timeout {self.grammar_compile_timeout:g} is no time: give more "
+                "than 0 seconds"
+            )
         self._check_tiers()
         check_choices(self)
         self._check_order()

@@ -28,6 +28,21 @@ class _Part(msgspec.Struct, array_like=True):
 # API process to scheduler.
 
 
+class CompiledConstraint(_Part):
+    """What a text must keep to, compiled for the vocabulary that both processes made alike."""
+
+    key: str
+    """Equal for equal constraints; see `phloem.grammar.Constraint`."""
+    backend: str
+    """The one that compiled it, and reads `data`."""
+    data: bytes
+    """What `phloem.grammar.Grammar.serialize` gave."""
+    jump_forward: bool | None = None
+    """Whether text that is forced is taken without the model; None: as the engine is configured."""
+    steering: bool | None = None
+    """Whether the text is brought to its end within its tokens, likewise."""
+
+
 class Generate(_Message):
     """Queue a request. The API process has checked it against `Limits`."""
 
@@ -42,6 +57,7 @@ class Generate(_Message):
     queue_timeout: float | None = None
     priority: int = 0
     tenant: str | None = None
+    constraint: CompiledConstraint | None = None
 
 
 class Abort(_Message):
@@ -84,6 +100,8 @@ class Ready(_Message):
     limits: Limits
     startup_seconds: dict[str, float]
     """How long each part of the start took, in order."""
+    stop_ids: list[int] = []
+    """Tokens that end a text by themselves; constraints are compiled with them."""
 
 
 class Failed(_Message):

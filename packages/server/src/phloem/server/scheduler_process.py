@@ -178,7 +178,8 @@ def main() -> None:
         context.destroy()
         raise SystemExit(1)
     seconds = {"start the process": entered - config.spawned, **parts.startup_seconds}
-    frontend.send(Ready(_limits(parts), seconds))
+    stop_ids = list(parts.scheduler.config.eos_token_ids)
+    frontend.send(Ready(_limits(parts), seconds, stop_ids))
     service = SchedulerService(parts.loop, inbox, detokenizer, frontend)
     # What was made so far stays: no collection needs to look through torch's objects again, for
     # which a step of the model would wait.
