@@ -1,0 +1,90 @@
+"""The contract between automata over bytes and the one engine that turns them into token masks.
+
+An automaton is anything that reads a text byte by byte: a regular expression, a pushdown over a
+JSON schema, free text with constrained parts. Its positions are cursors. This module holds the
+protocols and the hint for wide positions; `token_engine.py` is the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from phloem.grammar.dfa import Dfa
+
+TokenCost: TypeAlias = Callable[[bytes], int]
+"""The fewest tokens of a vocabulary that spell a literal; `UNSPELLABLE` or more if none do."""
+
+UNSPELLABLE = 1 << 30
+"""A distance greater than that of any text, yet small enough to be added up."""
+
+
+class Cursor(Protocol):
+    """A position of an automaton: immutable, hashable, equal where the same texts may follow.
+
+    Equality may be finer than that, but positions that come back (in a loop) must be equal, or the
+    caches of masks do not hit. Hashing and equality are on the hot path: cache the hash, or intern
+    and compare by identity.
+
+    Every cursor is live: a complete text can be reached from it. `step` returns None rather than a
+    dead end.
+    """
+
+    def step(self, byte: int) -> Cursor | None:
+        """The position after one more byte; None if that byte may not come here."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text may end here."""
+        ...
+
+    def first_bytes(self) -> Iterable[int]:
+        """The bytes for which `step` is not None, each once, in ascending order."""
+        ...
+
+    def region(self) -> Region | None:
+        """For a position where a great many bytes are legal: a DFA that it moves within."""
+        ...
+
+    def distance(self, cost: TokenCost) -> int | None:
+        """An upper bound of the fewest tokens to a complete text: 0 if complete, None if unknown.
+
+        Must be consistent, or steering finds no way: where it is d > 0, some token leads to a
+        cursor whose distance is at most d - 1. Spelling one fixed completion with `cost` is
+        consistent if the completion of every position on it is the rest of it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where a cursor is within a DFA that it follows until a byte that the DFA does not know.
+
+    While bytes stay inside `dfa` (its transition is not -1) the position equals `cursor(state)`.
+    For any other byte it is `cursor(state).step(byte)`, which leaves the region. So the mask of a
+    string body or of free text is a sweep of the whole vocabulary through arrays, and only
+    the tokens with a closing quote, a backslash or a trigger in them are walked one by one.
+
+    Sweeps are cached by `dfa` (compared by content) and `state`: give the same object for the
+    same region, whatever surrounds it.
+    """
+
+    dfa: Dfa
+    """`accepting` is not looked at: `cursor(state).complete` says where a text may end."""
+    state: int
+    cursor: Callable[[int], Cursor]
+
+
+class Automaton(Protocol):
+    """A set of texts as something that reads them. Immutable to its users."""
+
+    @property
+    def start(self) -> Cursor:
+        """The position at the beginning of a text."""
+        ...
+
+    def serialize(self) -> bytes:
+        """The compiled form; what builds this kind of automaton also reads it."""
+        ...

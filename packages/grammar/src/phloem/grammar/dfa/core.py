@@ -1,0 +1,263 @@
+"""`Dfa`: a regular language over bytes, and the algebra of such languages.
+
+Compiling a notation into one is `regex/`; following one token by token is the engine's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from phloem.grammar.dfa import literals, product, subsets
+from phloem.grammar.dfa.budget import Budget
+from phloem.grammar.dfa.minimize import EMPTY, minimal
+from phloem.grammar.dfa.serial import packed, unpacked
+from phloem.grammar.dfa.table import Bools, Bytes, Ints, Predecessors, Table, distances, heights
+
+_DEFAULT = Budget()
+
+
+class Dfa:
+    """A regular language: minimal, every state live, equal to any other of the same language.
+
+    States are numbers from 0, the start; the empty language has none at all. Every operation that
+    can grow takes a `Budget` and raises `ConstraintTooComplex` when it is spent.
+    """
+
+    def __init__(self, table: Table, budget: Budget = _DEFAULT) -> None:
+        """From any table over bytes; it is trimmed and minimized here."""
+        self._set(minimal(table, budget))
+
+    def _set(self, table: Table) -> None:
+        self.table = table
+        self.states = len(table.accepting)
+        for array in table:
+            array.setflags(write=False)
+
+    # Languages to begin with.
+
+    @classmethod
+    def empty(cls) -> Dfa:
+        """No text at all, not even the empty one."""
+        return cls(EMPTY)
+
+    @classmethod
+    def literal(cls, literal: bytes) -> Dfa:
+        """One text."""
+        return cls.of_literals([literal])
+
+    @classmethod
+    def of_literals(cls, texts: Iterable[bytes], budget: Budget = _DEFAULT) -> Dfa:
+        """Any of some texts. Tens of thousands are fine."""
+        return cls(literals.of_literals(texts, budget), budget)
+
+    @classmethod
+    def any_text(cls) -> Dfa:
+        """All well-formed UTF-8."""
+        return cls.of_lengths(0, None)
+
+    @classmethod
+    def of_lengths(cls, fewest: int, most: int | None, budget: Budget = _DEFAULT) -> Dfa:
+        """Well-formed UTF-8 of `fewest` to `most` characters; None: any number from `fewest`."""
+        if most is not None and most < fewest:
+            return cls.empty()
+        return cls(literals.of_lengths(fewest, most, budget), budget)
+
+    @classmethod
+    def of_ranges(
+        cls,
+        edges: Iterable[tuple[int, int, int, int]],
+        accepting: Sequence[bool],
+        budget: Budget = _DEFAULT,
+    ) -> Dfa:
+        """From edges (source, first byte, last byte, target); `accepting` has one item per state.
+
+        The edges of a state may not overlap.
+        """
+        return cls(literals.of_edges(edges, np.array(accepting, bool)), budget)
+
+    # The algebra.
+
+    def union(self, other: Dfa, budget: Budget = _DEFAULT) -> Dfa:
+        """Texts of either."""
+        if self.is_empty or other.is_empty:
+            return other if self.is_empty else self
+        return Dfa(product.product(self.table, other.table, product.UNION, budget), budget)
+
+    def intersect(self, other: Dfa, budget: Budget = _DEFAULT) -> Dfa:
+        """Texts of both."""
+        if self.is_empty or other.is_empty:
+            return Dfa.empty()
+        return Dfa(product.product(self.table, other.table, product.INTERSECTION, budget), budget)
+
+    def difference(self, other: Dfa, budget: Budget = _DEFAULT) -> Dfa:
+        """Texts of this one that are not texts of the other."""
+        if self.is_empty or other.is_empty:
+            return self
+        return Dfa(product.product(self.table, other.table, product.DIFFERENCE, budget), budget)
+
+    def complement(self, budget: Budget = _DEFAULT) -> Dfa:
+        """Well-formed UTF-8 that is no text of this one."""
+        return Dfa.any_text().difference(self, budget)
+
+    def concat(self, other: Dfa, budget: Budget = _DEFAULT) -> Dfa:
+        """A text of this one, then one of the other."""
+        if self.is_empty or other.is_empty:
+            return Dfa.empty()
+        return Dfa(subsets.concatenation(self.table, other.table, budget), budget)
+
+    def repeat(self, fewest: int, most: int | None, budget: Budget = _DEFAULT) -> Dfa:
+        """`fewest` to `most` texts of this one, one behind the other; None: any number more."""
+        if most is not None and most < fewest:
+            return Dfa.empty()
+        if self.is_empty or most == 0:
+            return Dfa.literal(b"") if fewest == 0 else Dfa.empty()
+        return Dfa(subsets.repetition(self.table, fewest, most, budget), budget)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the languages are equal."""
+        return self is other or (isinstance(other, Dfa) and self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of the language."""
+        return hashlib.sha256(b"".join(array.tobytes() for array in self.table)).digest()
+
+    # Reading texts.
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after one more byte, or -1."""
+        return self._rows[state][self._classes[byte]]
+
+    def run(self, text: bytes, state: int = 0) -> int:
+        """The state after some bytes, or -1."""
+        rows, classes = self._rows, self._classes
+        if not rows:
+            return -1
+        for byte in text:
+            state = rows[state][classes[byte]]
+            if state < 0:
+                return -1
+        return state
+
+    def accepts(self, text: bytes) -> bool:
+        """Whether a text belongs to the language."""
+        state = self.run(text)
+        return state >= 0 and bool(self.accepting[state])
+
+    def first_bytes(self, state: int) -> bytes:
+        """The bytes that may come next, ascending."""
+        return (
+            np.flatnonzero(self.table.next[state][self.table.classes] >= 0)
+            .astype(np.uint8)
+            .tobytes()
+        )
+
+    @property
+    def accepting(self) -> Bools:
+        """[states]: where a text may end."""
+        return self.table.accepting
+
+    @cached_property
+    def transitions(self) -> Ints:
+        """[states, 256]: `step` as an array. Large: `table` is the same in classes of bytes."""
+        return self.table.next[:, self.table.classes]
+
+    # Facts about the language.
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no text."""
+        return not self.states
+
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether there are finitely many texts."""
+        return self.longest is not None
+
+    @cached_property
+    def longest(self) -> int | None:
+        """The bytes of the longest text; None without a limit; 0 for the empty language."""
+        if self.is_empty:
+            return 0
+        height = int(heights(self.table, Predecessors(self.table.next))[0])
+        return None if height < 0 else height
+
+    @cached_property
+    def byte_distances(self) -> Ints:
+        """[states]: the fewest bytes to the end of a text."""
+        return distances(self.table, Predecessors(self.table.next))
+
+    @cached_property
+    def char_distances(self) -> Ints:
+        """[states]: the fewest characters that begin before the end of a text.
+
+        Continuation bytes count nothing, so within a character it is what comes after it.
+        """
+        following = self.table.next
+        costs = np.ones(following.shape[1], np.int64)
+        costs[self.table.classes[0x80:0xC0]] = 0
+        mixed = np.unique(self.table.classes[np.r_[0:0x80, 0xC0:256]])
+        costs[mixed] = 1  # a class of both kinds of bytes is alive only in automata of no text
+        result = np.where(self.accepting, 0, np.int64(1) << 40)
+        while True:
+            best = (np.append(result, np.int64(1) << 40)[following] + costs).min(axis=1)
+            better = np.minimum(result, best)
+            if (better == result).all():
+                return result.astype(np.int32)
+            result = better
+
+    def shortest(self, state: int = 0) -> bytes:
+        """The rest of a shortest text from a state; from every state on it, the rest of it.
+
+        Raises:
+            ValueError: if the language is empty.
+        """
+        if self.is_empty:
+            raise ValueError("the empty language has no shortest text: ask is_empty first")
+        path = bytearray()
+        representatives, nearest = self._ways
+        while self.byte_distances[state]:
+            column = int(nearest[state])
+            path.append(int(representatives[column]))
+            state = int(self.table.next[state, column])
+        return bytes(path)
+
+    @cached_property
+    def _ways(self) -> tuple[Bytes, npt.NDArray[np.int64]]:
+        """A byte of each class, [classes], and the class towards the nearest end, [states]."""
+        _, firsts = np.unique(self.table.classes, return_index=True)
+        towards = np.append(self.byte_distances, np.iinfo(np.int32).max)[self.table.next]
+        return firsts.astype(np.uint8), towards.argmin(axis=1)
+
+    @cached_property
+    def _rows(self) -> list[list[int]]:
+        return self.table.next.tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _classes(self) -> bytes:
+        return self.table.classes.tobytes()
+
+    # Compiled form.
+
+    def serialize(self) -> bytes:
+        """A compact form that `deserialize` reads."""
+        return packed(self.table)
+
+    @classmethod
+    def deserialize(cls, data: bytes) -> Dfa:
+        """What `serialize` gave.
+
+        Raises:
+            GrammarError: if the bytes are damaged.
+        """
+        dfa = cls.__new__(cls)
+        dfa._set(unpacked(data))
+        return dfa

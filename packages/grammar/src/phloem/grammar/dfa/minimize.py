@@ -1,0 +1,144 @@
+"""The minimal table of a language, in the one numbering that makes equal languages equal arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phloem.grammar.dfa.budget import Budget
+from phloem.grammar.dfa.table import (
+    Ints,
+    Longs,
+    Predecessors,
+    Table,
+    distances,
+    heights,
+    levels_from,
+)
+
+EMPTY = Table(np.zeros((0, 1), np.int32), np.zeros(0, bool), np.zeros(256, np.uint8))
+"""The empty language: no state is live, so there is none."""
+
+_HASHES = np.uint64(0x9E3779B97F4A7C15)
+
+
+def minimal(table: Table, budget: Budget) -> Table:
+    """The trimmed, minimal, canonically numbered table of the same language; `EMPTY` if empty.
+
+    Raises:
+        ConstraintTooComplex: if the budget is spent.
+    """
+    budget.check(len(table.accepting))
+    table = _trimmed(table)
+    if not len(table.accepting):
+        return EMPTY
+    blocks = _equivalent(table, budget)
+    _, firsts = np.unique(blocks, return_index=True)
+    extended = np.append(blocks, -1)
+    merged = Table(extended[table.next[firsts]], table.accepting[firsts], table.classes)
+    return _canonical(merged, int(blocks[0]))
+
+
+def _trimmed(table: Table) -> Table:
+    """Only states that can be reached and that reach acceptance; the start stays first."""
+    if not len(table.accepting):
+        return table
+    live = distances(table, Predecessors(table.next)) >= 0
+    reached = np.zeros(len(live), bool)
+    for level in levels_from(np.zeros(1, np.int64), table.next):
+        reached[level] = True
+    kept = live & reached
+    if not kept[0]:
+        return EMPTY
+    if kept.all():
+        return table
+    numbers = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1).astype(np.int32)
+    return Table(numbers[table.next[kept]], table.accepting[kept], table.classes)
+
+
+def _equivalent(table: Table, budget: Budget) -> Ints:
+    """The block of each state, [states]: equal blocks accept the same continuations.
+
+    Moore's partition refinement over hashes of rows. It begins with the shortest and the longest
+    continuation of each state: equivalent states agree on both, and counted repetitions, which
+    would take a round per count, are told apart at once.
+    """
+    backwards = Predecessors(table.next)
+    features = (
+        table.accepting.astype(np.int64)
+        + 2 * (distances(table, backwards).astype(np.int64) + 1)
+        + (heights(table, backwards).astype(np.int64) + 1) * (1 << 32)
+    )
+    first: Longs = np.unique(features, return_inverse=True)[1].reshape(-1)
+    seed = 1
+    while True:
+        blocks = _refined(table.next, first, seed, budget)
+        if _is_congruence(table, blocks):
+            return blocks.astype(np.int32)
+        seed += 1  # two hashes were equal by accident
+
+
+def _refined(next_states: Ints, blocks: Longs, seed: int, budget: Budget) -> Longs:
+    factors = _mixed(np.arange(next_states.shape[1] + 1, dtype=np.uint64) + np.uint64(seed << 20))
+    count = int(blocks.max()) + 1
+    while True:
+        budget.check(0)
+        labels = _mixed(np.append(blocks, count).astype(np.uint64) + np.uint64(seed))
+        rows = labels[next_states] @ factors[:-1] + labels[:-1] * factors[-1]
+        blocks = np.unique(rows, return_inverse=True)[1].reshape(-1)
+        previous, count = count, int(blocks.max()) + 1
+        if count == previous:
+            return blocks
+
+
+def _mixed(
+    values: np.ndarray[tuple[int], np.dtype[np.uint64]],
+) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """Well-spread odd 64-bit hashes of numbers (the finalizer of splitmix64)."""
+    mixed = values * _HASHES
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed | np.uint64(1)
+
+
+def _is_congruence(table: Table, blocks: Longs) -> bool:
+    _, firsts = np.unique(blocks, return_index=True)
+    of_block = firsts[blocks]
+    rows = np.append(blocks, -1)[table.next]
+    return bool(
+        (rows == rows[of_block]).all() and (table.accepting == table.accepting[of_block]).all()
+    )
+
+
+def _canonical(table: Table, start: int) -> Table:
+    """States numbered in the order a breadth-first search meets them, classes in byte order."""
+    _, columns, merged = np.unique(
+        np.ascontiguousarray(table.next.T), axis=0, return_index=True, return_inverse=True
+    )
+    by_byte = merged.reshape(-1)[table.classes]
+    _, firsts, classes = np.unique(by_byte, return_index=True, return_inverse=True)
+    order = np.argsort(firsts, kind="stable")
+    ranks = np.argsort(order, kind="stable")
+    kept = columns[by_byte[firsts[order]]]
+    next_states = table.next[:, kept]
+    numbers = np.full(len(next_states) + 1, -1, np.int32)
+    numbers[start] = 0
+    found, level = [np.array([start])], np.array([start])
+    met = 1
+    while len(level):
+        targets = next_states[level].ravel()
+        targets = targets[targets >= 0]
+        targets = targets[numbers[targets] < 0]
+        _, places = np.unique(targets, return_index=True)
+        level = targets[np.sort(places)]
+        numbers[level] = np.arange(met, met + len(level))
+        met += len(level)
+        found.append(level)
+    order = np.concatenate(found)
+    return Table(
+        np.ascontiguousarray(numbers[next_states[order]], dtype=np.int32),
+        table.accepting[order],
+        ranks[classes.reshape(-1)].astype(np.uint8),
+    )

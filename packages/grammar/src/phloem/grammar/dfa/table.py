@@ -1,0 +1,94 @@
+"""Tables of byte automata as arrays, and the graph searches that everything on them shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Table(NamedTuple):
+    """A deterministic automaton, possibly neither trimmed nor minimal; its start is state 0.
+
+    Bytes that no state tells apart share a class, which keeps tables small.
+    """
+
+    next: Ints
+    """[states, classes]; -1 where that class is not allowed."""
+    accepting: Bools
+    """[states]"""
+    classes: Bytes
+    """[256]: the class of each byte."""
+
+
+class Predecessors:
+    """The edges of a table backwards: for sets of states, the sources of edges into them."""
+
+    def __init__(self, next_states: Ints) -> None:
+        states, classes = next_states.shape
+        flat = next_states.ravel()
+        edges = np.flatnonzero(flat >= 0)
+        targets = flat[edges]
+        self._sources = (edges // max(classes, 1))[np.argsort(targets, kind="stable")]
+        self._counts = np.bincount(targets, minlength=states)
+        self._starts = np.cumsum(self._counts) - self._counts
+
+    def of(self, states: Longs) -> Longs:
+        """The source of every edge into one of `states`, once per edge."""
+        return self._sources[spans(self._starts[states], self._counts[states])]
+
+
+def spans(starts: Longs, counts: Longs) -> Longs:
+    """The ranges `starts[i] : starts[i] + counts[i]`, one behind the other."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts - ends + counts, counts)
+
+
+def levels_from(start: Longs, neighbours: Predecessors | Ints) -> Iterator[Longs]:
+    """Breadth-first search: the new states of each level, ascending, beginning with `start`.
+
+    Along the edges of a table, or against them.
+    """
+    if isinstance(neighbours, Predecessors):
+        seen = np.zeros(len(neighbours._counts), bool)
+    else:
+        seen = np.zeros(len(neighbours), bool)
+    level = start
+    while len(level):
+        seen[level] = True
+        yield level
+        if isinstance(neighbours, Predecessors):
+            found = neighbours.of(level)
+        else:
+            found = neighbours[level].ravel()
+            found = found[found >= 0]
+        level = np.unique(found[~seen[found]]).astype(np.int64)
+
+
+def distances(table: Table, predecessors: Predecessors) -> Ints:
+    """The fewest bytes to an accepting state, [states]; -1 where none can be reached."""
+    result = np.full(len(table.accepting), -1, np.int32)
+    for depth, level in enumerate(levels_from(np.flatnonzero(table.accepting), predecessors)):
+        result[level] = depth
+    return result
+
+
+def heights(table: Table, predecessors: Predecessors) -> Ints:
+    """The most bytes that can follow a state, [states]; -1 where there is no such limit."""
+    result = np.full(len(table.accepting), -1, np.int32)
+    open_edges = (table.next >= 0).sum(axis=1)
+    level, depth = np.flatnonzero(open_edges == 0), 0
+    while len(level):
+        result[level] = depth
+        sources, counts = np.unique(predecessors.of(level), return_counts=True)
+        open_edges[sources] -= counts
+        level, depth = sources[open_edges[sources] == 0], depth + 1
+    return result
