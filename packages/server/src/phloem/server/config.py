@@ -238,8 +238,8 @@ class ServerArgs:
     )
     grammar_whitespace: str = option(
         "bounded",
-        "whitespace in JSON outputs; bounded: compact and pretty-printed are both allowed; compact: "
-        "none; a request may say otherwise",
+        "whitespace in JSON outputs; bounded: compact and pretty-printed are both allowed; "
+        "compact: none; a request may say otherwise",
         group=GRAMMAR,
         choices=("bounded", "compact"),
     )

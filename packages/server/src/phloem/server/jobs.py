@@ -1,7 +1,7 @@
 """From what a caller asks to the sequences that are generated for it.
 
 Owns the forms in which prompts and sampling parameters may be given: one or several, text or token
-ids, `n` outputs of each.
+ids, `n` outputs of each, and a constraint beside the parameters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from phloem.grammar.constraint import Whitespace
 from phloem.scheduler import SamplingParams
+from phloem.server.constraints import ConstraintRequest, take_constraint
 from phloem.server.tokenizer import Tokenizer
 
 Params = Mapping[str, Any] | SamplingParams | None
@@ -34,6 +36,8 @@ class Job:
     namespace: Namespace
     priority: int = 0
     tenant: str | None = None
+    constraint: ConstraintRequest | None = None
+    """Not compiled yet."""
 
 
 def make_jobs(
@@ -45,20 +49,25 @@ def make_jobs(
     *,
     priority: int = 0,
     tenant: str | None = None,
+    whitespace: Whitespace = "bounded",
 ) -> tuple[list[Job], bool]:
     """The sequences to generate, and whether the caller wants one result and no list.
+
+    `whitespace` is that of JSON outputs where a constraint's options do not say.
 
     Raises:
         ValueError: for input of another form, or parameters out of their range.
     """
     ids, single = _prompt_ids(tokenizer, prompts, input_ids)
     jobs = []
-    for prompt, (params, n) in zip(ids, _params_of(sampling_params, len(ids)), strict=True):
+    asked = _params_of(sampling_params, len(ids), whitespace)
+    for prompt, (params, n, constraint) in zip(ids, asked, strict=True):
         single = single and n == 1
         for i in range(n):
             # Equal seeds would make n equal outputs.
             own = params if params.seed is None else replace(params, seed=params.seed + i)
-            jobs.append(Job(uuid.uuid4().hex, prompt, own, namespace, priority, tenant))
+            rid = uuid.uuid4().hex
+            jobs.append(Job(rid, prompt, own, namespace, priority, tenant, constraint))
     return jobs, single
 
 
@@ -97,22 +106,26 @@ def _listed(given: Any, name: str) -> Any:
     return given
 
 
-def _params_of(given: Any, prompts: int) -> list[tuple[SamplingParams, int]]:
-    """The parameters and `n` of each prompt."""
+_Asked = tuple[SamplingParams, int, ConstraintRequest | None]
+"""The parameters of a prompt, its `n`, and its constraint."""
+
+
+def _params_of(given: Any, prompts: int, whitespace: Whitespace) -> list[_Asked]:
     if given is None or isinstance(given, (Mapping, SamplingParams)):
-        return [_one_params(given)] * prompts
+        return [_one_params(given, whitespace)] * prompts
     if len(_listed(given, "sampling_params")) != prompts:
         raise ValueError(f"{len(given)} sampling_params were given for {prompts} prompts")
-    return [_one_params(params) for params in given]
+    return [_one_params(params, whitespace) for params in given]
 
 
-def _one_params(given: Params) -> tuple[SamplingParams, int]:
+def _one_params(given: Params, whitespace: Whitespace) -> _Asked:
     if isinstance(given, SamplingParams):
-        return given, 1
+        return given, 1, None
     if given is not None and not isinstance(given, Mapping):
         raise ValueError(f"sampling_params is a {type(given).__name__}: give a dict")
     fields = dict(given or {})
     n = fields.pop("n", 1)
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_N:
         raise ValueError(f"n is {n!r}: give an integer from 1 to {MAX_N}")
-    return SamplingParams.from_dict(fields), n
+    constraint = take_constraint(fields, whitespace)
+    return SamplingParams.from_dict(fields), n, constraint

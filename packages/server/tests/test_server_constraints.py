@@ -1,0 +1,163 @@
+"""Constraints in the fields of a request: every spelling, and one of them at most."""
+
+from __future__ import annotations
+
+import pytest
+
+from phloem.grammar import Constraint
+from phloem.server.constraints import (
+    BadConstraint,
+    ConstraintRequest,
+    constraint_of,
+    take_constraint,
+)
+from phloem.server.jobs import make_jobs
+
+SCHEMA = {"type": "integer"}
+BY_SCHEMA = Constraint.json_schema(SCHEMA)
+
+
+def asked(**fields):
+    found = constraint_of(fields)
+    return found and (found.field, found.constraint)
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"),
+    [
+        ({"response_format": {"type": "json_object"}}, Constraint.json_object()),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": SCHEMA, "strict": True},
+                }
+            },
+            BY_SCHEMA,
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+            BY_SCHEMA,
+        ),
+        ({"json_schema": SCHEMA}, BY_SCHEMA),
+        ({"json_schema": '{"type": "integer"}'}, BY_SCHEMA),
+        ({"json_schema": {}}, Constraint.json_schema({})),
+        ({"json_object": True}, Constraint.json_object()),
+        ({"regex": "a+"}, Constraint.regex("a+")),
+        ({"ebnf": 'root ::= "a"'}, Constraint.ebnf('root ::= "a"')),
+        ({"choices": ["a", "b"]}, Constraint.choice(["a", "b"])),
+        ({"structural_tag": {"type": "x"}}, Constraint.structural_tag({"type": "x"})),
+        ({"guided_json": SCHEMA}, BY_SCHEMA),
+        ({"guided_regex": "a+"}, Constraint.regex("a+")),
+        ({"guided_choice": ["a"]}, Constraint.choice(["a"])),
+        ({"guided_grammar": "g"}, Constraint.ebnf("g")),
+        ({"grammar": "g"}, Constraint.ebnf("g")),
+        ({"structured_outputs": {"json": SCHEMA}}, BY_SCHEMA),
+        ({"structured_outputs": {"json_object": True}}, Constraint.json_object()),
+        ({"structured_outputs": {"choice": ["a"], "regex": None}}, Constraint.choice(["a"])),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
+            Constraint.json_schema(SCHEMA, whitespace="compact"),
+        ),
+    ],
+)
+def test_every_spelling_is_the_same_constraint(fields, constraint):
+    (name,) = fields
+    assert asked(**fields) == (name, constraint)
+
+
+def test_a_structural_tag_is_the_whole_response_format():
+    tag = {"type": "structural_tag", "format": {"type": "const_string", "value": "a"}}
+    assert asked(response_format=tag) == ("response_format", Constraint.structural_tag(tag))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "text"}},
+        {"regex": ""},
+        {"ebnf": None},
+        {"json_schema": ""},
+        {"json_object": False},
+        {"structured_outputs": {}},
+        {"structured_outputs": {"regex": ""}},
+        {},
+    ],
+)
+def test_what_is_empty_asks_for_nothing(fields):
+    assert asked(**fields) is None
+
+
+def test_two_constraints_are_refused_and_both_are_named():
+    with pytest.raises(BadConstraint, match="regex was given beside response_format") as caught:
+        asked(response_format={"type": "json_object"}, regex="a")
+    assert caught.value.field == "regex"
+    with pytest.raises(BadConstraint, match="both json_schema and regex"):
+        asked(structured_outputs={"json": {}, "regex": "a"})
+    assert asked(response_format={"type": "text"}, regex="a")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {}},
+        {"response_format": "json"},
+        {"response_format": {"type": "yaml"}},
+        {"response_format": {"type": "json_schema"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+        {"json_schema": "{"},
+        {"json_schema": "\0"},
+        {"json_object": 1},
+        {"regex": ["a"]},
+        {"regex": "\0"},
+        {"ebnf": 5},
+        {"choices": []},
+        {"choices": "ab"},
+        {"choices": [1]},
+        {"structural_tag": "{"},
+        {"structured_outputs": 5},
+        {"structured_outputs": {"whitespace_pattern": "x"}},
+        {"grammar_options": {"whitespace": "any"}},
+        {"grammar_options": {"steer": True}},
+    ],
+)
+def test_what_is_malformed_is_refused_by_its_field(fields):
+    (name,) = fields
+    with pytest.raises(BadConstraint, match=name) as caught:
+        constraint_of(fields, fields.get("grammar_options"))
+    assert caught.value.field == name
+
+
+def test_options_say_how_a_constraint_is_meant_and_followed():
+    options = {
+        "whitespace": "compact",
+        "property_order": "free",
+        "formats": "annotate",
+        "jump_forward": False,
+        "steering": True,
+    }
+    meant = Constraint.json_schema(
+        SCHEMA, whitespace="compact", property_order="free", formats="annotate"
+    )
+    wanted = ConstraintRequest(meant, "json_schema", False, True)
+    assert constraint_of({"json_schema": SCHEMA}, options) == wanted
+    assert constraint_of({}, options) is None
+
+
+def test_a_request_goes_before_the_engine_in_how_whitespace_is_meant():
+    by_engine = constraint_of({"json_object": True}, None, "compact")
+    assert by_engine.constraint.whitespace == "compact"
+    by_request = constraint_of({"json_object": True}, {"whitespace": "bounded"}, "compact")
+    assert by_request.constraint.whitespace == "bounded"
+
+
+def test_a_constraint_is_taken_out_of_the_sampling_parameters():
+    fields = {"regex": "a", "temperature": 0.5, "grammar_options": {"steering": False}, "ebnf": ""}
+    assert take_constraint(fields).constraint == Constraint.regex("a")
+    assert fields == {"temperature": 0.5}
+
+
+def test_jobs_carry_the_constraint_of_their_prompt(byte_level):
+    params = [{"regex": "a", "n": 2}, {"temperature": 0}]
+    jobs, _ = make_jobs(byte_level, ["x", "y"], params, None, ())
+    assert [job.constraint and job.constraint.constraint.source for job in jobs] == ["a", "a", None]
