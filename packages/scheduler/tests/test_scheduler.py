@@ -65,7 +65,7 @@ def test_two_equal_prompts_in_one_batch_end_with_equal_rows(harness, overlap, ne
     a = h.add("a", PROMPT, max_new_tokens=30)
     b = h.add("b", PROMPT, max_new_tokens=30)
     h.step()
-    assert len(h.runner.steps or h.loop._in_flight) == 1
+    assert len(h.runner.steps) == 1 or h.loop._in_flight is not None
     h.step()
     table = h.manager.rows.table
     n = len(PROMPT)

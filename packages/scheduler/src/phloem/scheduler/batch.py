@@ -44,6 +44,7 @@ class DecodeSet:
         requests: who holds them.
         watched: bool [n], see `RequestTable`; None where nobody is.
         shaped: which of the n are; see `RequestTable`.
+        guided: those that a constraint holds for, with their indices.
     """
 
     def __init__(self, table: RequestTable, rows: Rows) -> None:
@@ -53,6 +54,7 @@ class DecodeSet:
         watched = table.watched[rows]
         self.watched: Bools | None = watched if watched.any() else None
         self.shaped: list[int] = np.flatnonzero(table.shaped[rows]).tolist()
+        self.guided = [(i, r) for i, r in enumerate(self.requests) if r.guide is not None]
         self.sampling = table.sampling.batch(rows)
         self.batch_rows = rows.astype(np.int32)
         self.query_lens = np.ones(len(rows), np.int32)
@@ -95,6 +97,14 @@ class ScheduleBatch:
         """intp [B]"""
         self.samples: Bools = samples
         """[B] whether each yields a token."""
+        self.guided = [
+            (i, row.request)
+            for i, row in enumerate(chunks)
+            if row.samples and row.request.guide is not None
+        ]
+        """Those that yield a token and that a constraint holds for, with their indices."""
+        if decode is not None:
+            self.guided += [(len(chunks) + i, request) for i, request in decode.members.guided]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -200,7 +210,8 @@ def _sampling(
         request, params = row.request, row.request.params
         if not row.samples:
             continue
-        if row.end - request.num_prompt < params.min_new_tokens:
+        # With a constraint its mask says when the output may end.
+        if request.guide is None and row.end - request.num_prompt < params.min_new_tokens:
             ids = dict.fromkeys((*eos_token_ids, *params.stop_token_ids))
             suppressed.append((i, np.fromiter(ids, np.int32, len(ids))))
         if params.has_penalties:

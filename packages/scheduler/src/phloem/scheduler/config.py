@@ -73,6 +73,10 @@ class SchedulerConfig:
     """The same for those that have not been let in yet."""
     max_retractions: int = 32
     """A request that would be retracted more often ends instead: it comes to nothing here."""
+    enable_jump_forward: bool = True
+    """Whether text that a constraint leaves no choice about is appended without forward passes; its
+    tokens are the same either way.
+    """
     default_seed: int = field(default=0)
     """Where the seeds of requests without one are drawn from."""
 
@@ -166,6 +170,7 @@ _MAY_BE_NONE = {
     "max_queued_tokens",
 }
 _SWITCHES = (
+    "enable_jump_forward",
     "enable_mixed_chunk",
     "enable_priority_scheduling",
     "schedule_low_priority_values_first",

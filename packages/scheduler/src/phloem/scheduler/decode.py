@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from phloem.mem_pool import CacheManager
 from phloem.scheduler.batch import BatchRow, Decode, DecodeSet
@@ -14,20 +15,33 @@ Retract = Callable[[Request], None]
 Fail = Callable[[Request, FinishReason], None]
 
 
+class _Extend(NamedTuple):
+    """A request with several new tokens, and where those end that the next step computes."""
+
+    request: Request
+    end: int
+
+
 class DecodePlanner:
-    """Plans the decode part of a step, retracting requests when the pool cannot hold them all."""
+    """Plans the decode part of a step, retracting requests when the pool cannot hold them all.
+
+    `most_new` bounds the tokens of those that have several to compute, all of them together, but
+    for one token each.
+    """
 
     def __init__(
         self,
         manager: CacheManager,
         table: RequestTable,
         ratio: NewTokenRatio,
+        most_new: int,
         retract: Retract,
         fail: Fail,
     ) -> None:
         self._manager = manager
         self._table = table
         self._ratio = ratio
+        self._most_new = most_new
         self._retract = retract
         self._fail = fail
         self._members: DecodeSet | None = None
@@ -56,35 +70,42 @@ class DecodePlanner:
         if retracted:
             self._ratio.retracted(self._table.requests(held))
         rows, several = ready
-        return [self._chunk(request) for request in several], self._decode(rows)
+        return [self._chunk(extend) for extend in several], self._decode(rows)
 
-    def _ready(self, held: Rows) -> tuple[Rows, list[Request]]:
+    def _ready(self, held: Rows) -> tuple[Rows, list[_Extend]]:
         """The rows whose newest token the next step can compute, `held` itself if all of them can;
-        and the requests that have more than one to compute, since a step may yield several.
+        and the requests that have more than one to compute, since a step may yield several, and
+        text that a constraint forces is appended at once.
         """
         table = self._table
         length = table.length(held)
         new = length - table.scheduled[held]
-        ready = (table.status[held] == RUNNING) & (length < table.end[held])
+        ready = (table.status[held] == RUNNING) & (length < table.end[held]) & ~table.waits[held]
         one = ready & (new == 1)
         if one.all():
             return held, []
-        return held[one], table.requests(held[ready & (new > 1)])
+        several, left = [], self._most_new
+        for request in table.requests(held[ready & (new > 1)]):
+            end = min(request.length, request.scheduled + max(left, 1))
+            left -= end - request.scheduled
+            several.append(_Extend(request, end))
+        return held[one], several
 
-    def _reserve(self, rows: Rows, several: Sequence[Request]) -> bool:
+    def _reserve(self, rows: Rows, several: Sequence[_Extend]) -> bool:
         """Make room for the new tokens of all. What was reserved when it fails is found again."""
-        for request in several:
+        for request, end in several:
             lease = request.lease
             assert lease is not None, f"{request.rid} is running without a lease"
-            missing = request.length - lease.allocated
+            missing = end - lease.allocated
             if missing > 0 and not self._manager.extend(lease, missing):
                 return False
         return self._manager.extend_rows(rows)
 
-    def _chunk(self, request: Request) -> BatchRow:
+    def _chunk(self, extend: _Extend) -> BatchRow:
+        request, end = extend
         assert request.lease is not None, f"{request.rid} is running without a lease"
-        start, request.scheduled = request.scheduled, request.length
-        return BatchRow(request, request.lease, start, request.length, samples=True)
+        start, request.scheduled = request.scheduled, end
+        return BatchRow(request, request.lease, start, end, samples=end == request.length)
 
     def _decode(self, rows: Rows) -> Decode | None:
         if not len(rows):

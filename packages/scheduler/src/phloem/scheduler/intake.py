@@ -2,7 +2,8 @@
 
 Most rows of a decode get one token that nobody has to look at but for whether it ends its request:
 these are taken in together. Prompts, rows that are watched or failed, and rows that got several
-tokens or none are taken in one by one. How a request ends is its caller's business.
+tokens or none are taken in one by one; so are those that a constraint holds for, whose tokens may
+be other ones than those sampled, and more. How a request ends is its caller's business.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from phloem.mem_pool import CacheManager
 from phloem.scheduler.batch import BatchRow, ScheduleBatch
+from phloem.scheduler.guide import ConstraintBroken, Guide
 from phloem.scheduler.news import PlainTokens
 from phloem.scheduler.ports import StepResult
 from phloem.scheduler.request import FinishReason, Request, RequestOutput, TokenLogprob
@@ -104,42 +106,97 @@ class ResultIntake:
 
     def _take_in_row(self, row: BatchRow, result: RowResult) -> None:
         """What one row produced."""
-        request = row.request
-        if result.error is not None:
-            self._fail(request, result.error)
+        request, guide = row.request, row.request.guide
+        if guide is not None and guide.void:
+            self._undo(row, guide)
+            self._tell_of(request, *self._go_ahead(row, guide))
+            return
+        error = result.error if guide is None else guide.error or result.error
+        if error is not None:
+            self._fail(request, error)
             return
         self._manager.commit(row.lease, row.query_len)
         if result.prompt_logprobs is not None:
             request.add_prompt_logprobs(result.prompt_logprobs)
-        taken, reason = self._append(request, result.token_ids)
+        try:
+            taken, reason = self._append_row(row, guide, result.token_ids)
+        except ConstraintBroken as broken:
+            self._fail(request, str(broken))
+            return
         if row.end == request.prefill_end and request.max_new_tokens == 0:
             reason = FinishReason("length")
-        wanted = request.params.top_logprobs is not None
-        logprobs = result.logprobs[:taken] if wanted else ()
-        if reason is not None:
-            self._end(request, reason, result.token_ids[:taken], logprobs)
-            return
-        if row.end <= request.prefill_end and request.publish:
+        if reason is None and row.end <= request.prefill_end and request.publish:
             self._manager.checkpoint(row.lease, request.tokens)
-        if taken:
-            self._tell(request.report(result.token_ids[:taken], logprobs))
+        wanted = request.params.top_logprobs is not None
+        self._tell_of(request, taken, reason, result.logprobs[: len(taken)] if wanted else ())
 
-    def _append(
-        self, request: Request, token_ids: tuple[int, ...]
-    ) -> tuple[int, FinishReason | None]:
-        """Add tokens up to the one that ends the request: how many, and why it ended if it did."""
-        for taken, token in enumerate(token_ids, start=1):
-            request.append(token)
-            if request.first_token is None:
-                request.first_token = self._clock()
-            reason = self._finish(request, token)
+    def _tell_of(
+        self,
+        request: Request,
+        taken: Sequence[int],
+        reason: FinishReason | None,
+        logprobs: tuple[TokenLogprob, ...] = (),
+    ) -> None:
+        if reason is not None:
+            self._end(request, reason, tuple(taken), logprobs)
+        elif taken:
+            self._tell(request.report(taken, logprobs))
+
+    def _append_row(
+        self, row: BatchRow, guide: Guide | None, token_ids: Sequence[int]
+    ) -> tuple[list[int], FinishReason | None]:
+        """Add the tokens that a row gives, up to the one that ends the request: which, and why it
+        ended if it did.
+        """
+        request, taken, replaced = row.request, [], False
+        for sampled in token_ids:
+            token = sampled
+            if guide is not None:
+                left = request.max_new_tokens - request.num_output
+                token = guide.take(sampled, request.params.stop_token_ids, left)
+            taken.append(token)
+            reason = self._append(request, token)
             if reason is not None:
                 return taken, reason
-        return len(token_ids), None
+            replaced = token != sampled
+            if replaced or (guide is not None and guide.ahead):
+                break  # what follows in this step did not reckon with it
+        if guide is None or not taken:
+            return taken, None
+        if request.in_flight:
+            guide.void = replaced
+            self._table.waits[row.lease.row] = replaced or (guide.jumps and bool(guide.ahead))
+            return taken, None
+        more, reason = self._go_ahead(row, guide)
+        return taken + more, reason
 
-    def _finish(self, request: Request, token: int) -> FinishReason | None:
+    def _undo(self, row: BatchRow, guide: Guide) -> None:
+        """Take back a row that was computed with a token that was replaced meanwhile."""
+        guide.void = False
+        row.request.scheduled = row.start
+        self._manager.trim(row.lease)
+
+    def _go_ahead(self, row: BatchRow, guide: Guide) -> tuple[list[int], FinishReason | None]:
+        """Add all tokens that are fixed ahead, where no step is in flight and the request may."""
+        self._table.waits[row.lease.row] = False
+        added: list[int] = []
+        while guide.jumps and guide.ahead:
+            added.append(guide.ahead.popleft())
+            guide.jumped += 1
+            reason = self._append(row.request, added[-1])
+            if reason is not None:
+                return added, reason
+        return added, None
+
+    def _append(self, request: Request, token: int) -> FinishReason | None:
+        """Add a token; why it ended the request, if it did."""
+        request.append(token)
+        if request.first_token is None:
+            request.first_token = self._clock()
         try:
             return finish_after_token(request, token, self._eos_token_ids)
+        except ConstraintBroken as error:
+            return FinishReason("error", message=str(error), status_code=500)
         except Exception as error:  # of a stop matcher: what it has seen cannot be relied on now
             message = f"looking for stop strings failed: {error}"
             return FinishReason("error", message=message, status_code=500)

@@ -8,7 +8,6 @@ wait for steps, and for a moment at most for a copy between cache tiers if there
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Protocol
 
 from phloem.scheduler.batch import ScheduleBatch
@@ -51,9 +50,9 @@ class NormalLoop:
         """One whole step of the model, if there is something to run."""
         batch = self.scheduler.schedule()
         if batch is not None:
-            _process(
-                self.scheduler, self._runner, batch, _launch(self.scheduler, self._runner, batch)
-            )
+            step = _forward(self.scheduler, self._runner, batch)
+            step = _sample(self.scheduler, self._runner, batch, step)
+            _process(self.scheduler, self._runner, batch, step)
         self.scheduler.manager.pump(_COPY_WAIT if batch is None else 0.0)
         return self.scheduler.take_outputs()
 
@@ -63,30 +62,42 @@ class OverlapLoop:
 
     A decode of step N+1 whose token is still being sampled by step N is scheduled without it: the
     runner relays the token. That a request ended by a stop is known one step late; that step's
-    token is dropped.
+    token is dropped. A step with constrained requests is forwarded at once too, and sampled when
+    the tokens of the step before are known, which decide what may follow.
     """
 
     def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
         self.scheduler = scheduler
         self._runner = runner
-        self._in_flight: deque[tuple[ScheduleBatch, Step | Exception]] = deque()
+        self._in_flight: tuple[ScheduleBatch, Step | Exception] | None = None
 
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        return self.scheduler.idle and not self._in_flight and not self.scheduler.manager.tiers.busy
+        return (
+            self.scheduler.idle
+            and self._in_flight is None
+            and not self.scheduler.manager.tiers.busy
+        )
 
     def step(self) -> News:
         """Launch the next step, then take in the result of the one before it."""
-        batch = self.scheduler.schedule()
+        scheduler, runner, before = self.scheduler, self._runner, self._in_flight
+        batch = scheduler.schedule()
+        step: Step | Exception = None
         if batch is not None:
-            self._in_flight.append((batch, _launch(self.scheduler, self._runner, batch)))
+            step = _forward(scheduler, runner, batch)
+            if not batch.guided:
+                step = _sample(scheduler, runner, batch, step)
         # Without a new batch the last one in flight is taken in too: what is scheduled next may
         # need it.
-        if len(self._in_flight) > 1 or (batch is None and self._in_flight):
-            _process(self.scheduler, self._runner, *self._in_flight.popleft())
-        self.scheduler.manager.pump(0.0 if batch is not None or self._in_flight else _COPY_WAIT)
-        return self.scheduler.take_outputs()
+        if before is not None:
+            _process(scheduler, runner, *before)
+        if batch is not None and batch.guided:
+            step = _sample(scheduler, runner, batch, step)
+        self._in_flight = None if batch is None else (batch, step)
+        scheduler.manager.pump(_COPY_WAIT if batch is None else 0.0)
+        return scheduler.take_outputs()
 
 
 def create_loop(scheduler: Scheduler, runner: Runner, overlap: bool) -> EventLoop:
@@ -94,12 +105,23 @@ def create_loop(scheduler: Scheduler, runner: Runner, overlap: bool) -> EventLoo
     return OverlapLoop(scheduler, runner) if overlap else NormalLoop(scheduler, runner)
 
 
-def _launch(scheduler: Scheduler, runner: Runner, batch: ScheduleBatch) -> Step | Exception:
+def _forward(scheduler: Scheduler, runner: Runner, batch: ScheduleBatch) -> Step | Exception:
     worker_batch = scheduler.launch(batch)
     try:
-        step = runner.forward(worker_batch)
-        runner.sample(step, None)
+        return runner.forward(worker_batch)
     except Exception as error:  # whatever a model raises, only this step's requests may suffer
+        return error
+
+
+def _sample(
+    scheduler: Scheduler, runner: Runner, batch: ScheduleBatch, step: Step | Exception
+) -> Step | Exception:
+    if isinstance(step, Exception):
+        return step
+    masks = scheduler.masks(batch) if batch.guided else None
+    try:
+        runner.sample(step, masks)
+    except Exception as error:  # as above
         return error
     return step
 

@@ -1,4 +1,4 @@
-"""What the scheduler asks of others: to run a batch, and to notice a stop string.
+"""What the scheduler asks of others: to run a batch, to notice stop strings, to follow constraints.
 
 The contracts are Protocols over plain data (`ModelWorkerBatch`, `StepResult`), so a runner on a
 GPU, the scripted runner of the tests and somebody else's engine fit alike. This module holds no
@@ -7,7 +7,7 @@ behaviour.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -164,4 +164,65 @@ class StopChecker(Protocol):
 
     def matcher(self, stop: tuple[str, ...]) -> StopMatcher:
         """A fresh matcher for these stop strings."""
+        ...
+
+
+class TokenMatcher(Protocol):
+    """Follows one output that a constraint holds for; `phloem.grammar`'s matchers are such.
+
+    The scheduler knows nothing of constraints but this.
+    """
+
+    def accept(self, token: int) -> bool:
+        """Take the next token; False, and nothing changes, if it is forbidden here."""
+        ...
+
+    def fill_mask(
+        self, mask: npt.NDArray[np.int32], row: int, tokens_left: int | None = None
+    ) -> None:
+        """Write which tokens may come next into one row of `mask`, int32 [rows, ceil(vocab / 32)]:
+        token t may where bit `t % 32` of word `t // 32` is set. Tokens that end an output are set
+        where it may end. With `tokens_left`, only those after which it can be completed within
+        `tokens_left - 1` more are set, if there are such and the matcher can tell.
+        """
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Take the last `count` accepted tokens back."""
+        ...
+
+    def fork(self) -> TokenMatcher:
+        """An independent one in the same state."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the output may end here."""
+        ...
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether nothing may follow."""
+        ...
+
+    def forced(self) -> bytes:
+        """The text that must come next; empty where there is a choice."""
+        ...
+
+    def distance_to_end(self) -> int | None:
+        """Tokens that suffice to complete the text; None: it cannot tell."""
+        ...
+
+
+class TextTokenizer(Protocol):
+    """Knows what tokens spell; the port to a model's tokenizer."""
+
+    def encode(self, text: bytes) -> Sequence[int] | None:
+        """The tokens of a piece out of the middle of a text: no token of a document's beginning
+        before it, no blank that is not in it. None where it cannot tell (half a character, say).
+        """
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token spells; nothing for special tokens and those that it does not know."""
         ...

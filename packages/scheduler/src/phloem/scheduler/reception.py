@@ -9,8 +9,10 @@ import numpy.typing as npt
 from phloem.mem_pool import CacheManager
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.deadlines import QUEUE, TOTAL, Deadlines
+from phloem.scheduler.forced_text import ForcedText
+from phloem.scheduler.guide import Guide
 from phloem.scheduler.limits import Newcomer, QueueLimit
-from phloem.scheduler.ports import StopChecker, StopMatcher
+from phloem.scheduler.ports import StopChecker, StopMatcher, TextTokenizer, TokenMatcher
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.randomness import draw_seeds
 from phloem.scheduler.request import FinishReason, Request
@@ -40,6 +42,7 @@ class Reception:
         queue: WaitingQueue,
         max_total_tokens: int,
         stop_checker: StopChecker | None,
+        tokenizer: TextTokenizer | None,
         clock: Callable[[], float],
         end: Callable[[Request, FinishReason], None],
     ) -> None:
@@ -51,6 +54,7 @@ class Reception:
         self._queue = queue
         self._max_total_tokens = max_total_tokens
         self._stop_checker = stop_checker
+        self._forced_text = None if tokenizer is None else ForcedText(tokenizer)
         self._clock = clock
         self._end = end
         self._seeds = draw_seeds(config.default_seed)
@@ -65,6 +69,8 @@ class Reception:
         queue_timeout: float | None,
         priority: int,
         tenant: Hashable,
+        matcher: TokenMatcher | None,
+        steer: bool,
     ) -> Request:
         """The request, queued; see `Scheduler.add`."""
         config = self._config
@@ -81,7 +87,7 @@ class Reception:
         max_new_tokens = checked_new_tokens(
             len(prompt), params, config.context_len, capacity, longest
         )
-        matcher = self._stop_matcher(params)
+        stop_matcher = self._stop_matcher(params)
         now = self._clock()
         self._make_room(Newcomer(len(prompt), priority, tenant, config.enable_tenant_fairness), now)
         request = Request(
@@ -92,7 +98,8 @@ class Reception:
             seed=next(self._seeds) if params.seed is None else params.seed,
             arrived=now,
             namespace=namespace,
-            stop_matcher=matcher,
+            stop_matcher=stop_matcher,
+            guide=None if matcher is None else self._guide(matcher, steer, params),
             priority=priority,
             tenant=tenant,
         )
@@ -101,6 +108,12 @@ class Reception:
             if seconds is not None:
                 self.deadlines.add(request, kind, seconds)
         return request
+
+    def _guide(self, matcher: TokenMatcher, steer: bool, params: SamplingParams) -> Guide:
+        # Each token's logprob is that of a forward pass, in which it was sampled.
+        free = params.top_logprobs is None
+        jumps = free and self._config.enable_jump_forward
+        return Guide(matcher, steer, self._forced_text, jumps, may_replace=free)
 
     def _make_room(self, newcomer: Newcomer, now: float) -> None:
         """End those that give way to a newcomer, if the queue is full and there are enough."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phloem.mem_pool import Lease
+from phloem.scheduler.guide import Guide
 from phloem.scheduler.ports import PromptLogprobs, StopMatcher, TopLogprobs
 from phloem.scheduler.sampling import SamplingParams
 
@@ -78,6 +79,9 @@ class RequestOutput:
     timings: Timings
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
     """All of the prompt's, in order, with the first output after the prefill."""
+    jump_forward_tokens: int = 0
+    """Output tokens so far that a constraint left no choice about and no forward pass was made for.
+    """
 
 
 class _Count:
@@ -126,6 +130,8 @@ class Request:
     """The higher, the more urgent."""
     tenant: Hashable = ()
     """For whom it is, where tenants are served fairly."""
+    guide: Guide | None = None
+    """Of a constraint, if there is one."""
 
     finish_reason: FinishReason | None = None
     lease: Lease | None = None
@@ -245,4 +251,5 @@ class Request:
             retractions=self.retractions,
             timings=Timings(self.arrived, self.admitted, self.first_token, self.finished),
             prompt_logprobs=prompt_logprobs,
+            jump_forward_tokens=0 if self.guide is None else self.guide.jumped,
         )

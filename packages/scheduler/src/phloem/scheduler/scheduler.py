@@ -23,12 +23,20 @@ from phloem.scheduler.fairness import FairShare
 from phloem.scheduler.foresight import steady_steps, take_steps
 from phloem.scheduler.in_batch import MakeGroups, in_batch_sharing
 from phloem.scheduler.intake import ResultIntake
+from phloem.scheduler.masks import MaskFiller
 from phloem.scheduler.news import News, PlainTokens
 from phloem.scheduler.ordering import QueueOrder
 from phloem.scheduler.pacing import pace_keeper
 from phloem.scheduler.pause import PauseMode
 from phloem.scheduler.policies import create_policy
-from phloem.scheduler.ports import ModelWorkerBatch, StepResult, StopChecker
+from phloem.scheduler.ports import (
+    ModelWorkerBatch,
+    StepResult,
+    StopChecker,
+    TextTokenizer,
+    TokenMasks,
+    TokenMatcher,
+)
 from phloem.scheduler.prefill import PrefillPlanner
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.reception import Reception
@@ -43,6 +51,9 @@ class Scheduler:
     `schedule()` gives the next batch or None; `process(batch, result)` takes its result in. Several
     batches may be in flight, processed in the order in which they were scheduled. `take_outputs()`
     hands over the news of all requests since it was last called.
+
+    `stop_checker` is needed for stop strings. With a `tokenizer` text that a constraint forces gets
+    the tokens that it makes of it; without, the model chooses among those that spell it.
     """
 
     def __init__(
@@ -52,13 +63,21 @@ class Scheduler:
         stop_checker: StopChecker | None = None,
         clock: Callable[[], float] = time.monotonic,
         make_groups: MakeGroups = SimulatedTree,
+        tokenizer: TextTokenizer | None = None,
     ) -> None:
         self.config = config
         self.manager = manager
         self._clock = clock
         self._waiting = WaitingQueue()
         self._reception = Reception(
-            config, manager, self._waiting, self.max_total_tokens, stop_checker, clock, self._end
+            config,
+            manager,
+            self._waiting,
+            self.max_total_tokens,
+            stop_checker,
+            tokenizer,
+            clock,
+            self._end,
         )
         self._pause: PauseMode | None = None
         # Everybody who holds a lease, in order of admission: a dict, since batch order must be
@@ -90,7 +109,11 @@ class Scheduler:
             clock,
             self._take_back,
         )
-        self._decode = DecodePlanner(manager, self._table, self._ratio, self._retract, self._end)
+        most_new = config.chunked_prefill_size or config.max_prefill_tokens
+        self._decode = DecodePlanner(
+            manager, self._table, self._ratio, most_new, self._retract, self._end
+        )
+        self._masks = MaskFiller(config.vocab_size, config.eos_token_ids)
         self._intake = ResultIntake(
             manager, self._table, config.eos_token_ids, clock, self._tell, self._end, self._fail
         )
@@ -121,6 +144,8 @@ class Scheduler:
         queue_timeout: float | None = None,
         priority: int = 0,
         tenant: Hashable = None,
+        matcher: TokenMatcher | None = None,
+        steer: bool = False,
     ) -> Request:
         """Queue a request.
 
@@ -129,6 +154,10 @@ class Scheduler:
             queue_timeout: the same if it was not let in by then.
             priority: how urgent it is; the higher the more, unless configured the other way round.
             tenant: for whom it is, where tenants are served fairly; None: its namespace tells.
+            matcher: of a constraint that the output has to keep to, at the beginning of a text; it
+                is the request's own from then on. The request ends where nothing may follow.
+            steer: whether near the limit of new tokens only those may come after which the text can
+                still be completed, as far as the matcher can tell.
 
         Raises:
             ValueError: if the id is in use, the prompt is empty or has ids outside the vocabulary,
@@ -142,7 +171,16 @@ class Scheduler:
             # Here and not in `schedule`, which nobody calls while there is nothing to do.
             self._ratio.reset()
         return self._reception.receive(
-            rid, prompt_ids, params, namespace, timeout, queue_timeout, priority, tenant
+            rid,
+            prompt_ids,
+            params,
+            namespace,
+            timeout,
+            queue_timeout,
+            priority,
+            tenant,
+            matcher,
+            steer,
         )
 
     def has(self, rid: str) -> bool:
@@ -266,6 +304,15 @@ class Scheduler:
         if self._pace is not None:
             self._pace.launched()
         return worker_batch
+
+    def masks(self, batch: ScheduleBatch) -> TokenMasks | None:
+        """Which tokens the rows of a launched batch may get that a constraint holds for; None if
+        that concerns nobody.
+
+        Call it, where `batch.guided` names any, once all steps launched before were processed: the
+        tokens that these gave decide. The arrays are valid until the next call.
+        """
+        return self._masks.fill(batch.guided)
 
     def process(self, batch: ScheduleBatch, result: StepResult | Exception) -> None:
         """Take in what a step produced, or the exception that it ended with (its requests end

@@ -12,8 +12,12 @@ def finish_after_token(
 ) -> FinishReason | None:
     """Whether the token just appended ends the request, and why.
 
-    Stop ids come before stop strings, both before the length; neither counts below `min_new_tokens`
-    (the sampler cannot produce stop ids there, but a stop string can come about).
+    Stop ids come before stop strings, then the end of a constrained text, then the length. Neither
+    stop ids nor strings count below `min_new_tokens` (the sampler cannot produce stop ids there,
+    unless a constraint allows nothing else, but a stop string can come about).
+
+    Raises:
+        ConstraintBroken: the constraint's matcher failed.
     """
     params = request.params
     enough = request.num_output >= params.min_new_tokens
@@ -23,6 +27,8 @@ def finish_after_token(
         matched = request.stop_matcher.push(token)
         if matched is not None and enough:
             return FinishReason("stop", matched=matched)
+    if request.guide is not None and request.guide.ended:
+        return FinishReason("stop", matched=token if token in eos_token_ids else None)
     if request.num_output >= request.max_new_tokens:
         return FinishReason("length")
     return None

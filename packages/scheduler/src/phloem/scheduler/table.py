@@ -49,9 +49,11 @@ class RequestTable:
         status, num_tokens, pending, scheduled, in_flight: int32 [max_rows], see `Request`.
         end: int32 [max_rows], prompt and allowed output.
         ignores_eos: bool [max_rows].
-        watched: bool [max_rows], results need Python for each token (stop strings, logprobs).
+        watched: bool [max_rows], results need Python for each token (stop strings, logprobs,
+            constraints).
         priority: int64 [max_rows], the higher, the more urgent.
         shaped: bool [max_rows], batches need Python for the row (penalties, `min_new_tokens`).
+        waits: bool [max_rows], not to be scheduled before its step in flight was processed.
         token_ids: int32 [max_rows, max_len].
         sampling: the sampling parameters by row.
         epoch: differs once a request came or left.
@@ -71,6 +73,7 @@ class RequestTable:
         self.ignores_eos = np.zeros(max_rows, np.bool_)
         self.watched = np.zeros(max_rows, np.bool_)
         self.shaped = np.zeros(max_rows, np.bool_)
+        self.waits = np.zeros(max_rows, np.bool_)
         max_len = max(max_len, 0)  # below that in a pool so small that it refuses everybody
         self.priority = np.zeros(max_rows, np.int64)
         self.token_ids = np.zeros((max_rows, max_len), np.int32)
@@ -103,9 +106,13 @@ class RequestTable:
             self._stop_ids[: len(stop_ids), row] = stop_ids
             self._stop_ids_used = max(self._stop_ids_used, len(stop_ids))
         self.watched[row] = (
-            not few or request.stop_matcher is not None or params.top_logprobs is not None
+            not few
+            or request.stop_matcher is not None
+            or request.guide is not None
+            or params.top_logprobs is not None
         )
         self.shaped[row] = params.has_penalties or params.min_new_tokens > 0
+        self.waits[row] = False
         self.priority[row] = request.priority
         self.sampling.put(row, params, request.seed)
         self._requests[row] = request
