@@ -30,8 +30,16 @@ class ChatTemplate:
         self._source = source
         self._special_tokens = dict(special_tokens)
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """The prompt text of a conversation; with the opening of the answer if wanted.
+
+        `tools` are OpenAI's objects; a template that does not know of tools leaves them out.
 
         Raises:
             ValueError: for messages that are malformed (naming their index) or that the template
@@ -42,7 +50,7 @@ class ChatTemplate:
             return self._compiled.render(
                 messages=checked,
                 add_generation_prompt=add_generation_prompt,
-                tools=None,
+                tools=tools,
                 documents=None,
                 **self._special_tokens,
             )

@@ -77,6 +77,11 @@ class Tokenizer:
         )
 
     @property
+    def backend(self) -> tokenizers.Tokenizer:
+        """What it wraps, for reading only."""
+        return self._backend
+
+    @property
     def vocab_size(self) -> int:
         """Tokens of the vocabulary, added ones counted; a model may have more rows than that."""
         return self._backend.get_vocab_size(with_added_tokens=True)
@@ -139,8 +144,15 @@ class Tokenizer:
         (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return encoding.ids
 
-    def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """The prompt text of a conversation, by the model's chat template.
+
+        `tools` are shown to the model where its template knows how.
 
         Raises:
             ValueError: when the model has no template, or the messages are malformed.
@@ -150,7 +162,9 @@ class Tokenizer:
                 "this model has no chat template, so it takes no messages: give it a text prompt, "
                 "or put a chat_template.jinja into its folder"
             )
-        return self._chat_template.render(messages, add_generation_prompt=add_generation_prompt)
+        return self._chat_template.render(
+            messages, add_generation_prompt=add_generation_prompt, tools=tools
+        )
 
     def encode_chat(
         self, messages: Sequence[Message], add_generation_prompt: bool = True
