@@ -75,6 +75,8 @@ class Region:
     """`accepting` is not looked at: `cursor(state).complete` says where a text may end."""
     state: int
     cursor: Callable[[int], Cursor]
+    closed: bool = False
+    """Whether no byte leaves the region, that is, all cursors of it step within `dfa` only."""
 
 
 class Automaton(Protocol):

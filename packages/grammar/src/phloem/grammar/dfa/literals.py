@@ -38,8 +38,8 @@ def of_edges(
     accepting: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> Table:
     """A table from edges (source, first byte, last byte, target) that do not overlap."""
-    columns = np.array(list(edges), np.int32).reshape(-1, 4).T
-    return of_edge_arrays(*columns, accepting)
+    sources, firsts, lasts, targets = np.array(list(edges), np.int32).reshape(-1, 4).T
+    return of_edge_arrays(sources, firsts, lasts, targets, accepting)
 
 
 def of_edge_arrays(
@@ -109,5 +109,10 @@ def of_lengths(fewest: int, most: int | None, budget: Budget) -> Table:
         targets = np.where(targets > counts * _WITHIN + _WITHIN - 1, counts * _WITHIN, targets)
     inside = (targets < len(accepting)).ravel()
     firsts, lasts = (np.broadcast_to(pattern[:, column], sources.shape) for column in (1, 2))
-    flat = (array.ravel()[inside] for array in (sources, firsts, lasts, targets))
-    return of_edge_arrays(*flat, accepting)
+    return of_edge_arrays(
+        sources.ravel()[inside],
+        firsts.ravel()[inside],
+        lasts.ravel()[inside],
+        targets.ravel()[inside],
+        accepting,
+    )

@@ -42,7 +42,8 @@ class Predecessors:
 
     def of(self, states: Longs) -> Longs:
         """The source of every edge into one of `states`, once per edge."""
-        return self._sources[spans(self._starts[states], self._counts[states])]
+        sources: Longs = self._sources[spans(self._starts[states], self._counts[states])]
+        return sources
 
 
 def spans(starts: Longs, counts: Longs) -> Longs:
@@ -68,7 +69,7 @@ def levels_from(start: Longs, neighbours: Predecessors | Ints) -> Iterator[Longs
         if isinstance(neighbours, Predecessors):
             found = neighbours.of(level)
         else:
-            found = neighbours[level].ravel()
+            found = neighbours[level].ravel().astype(np.int64)
             found = found[found >= 0]
         level = np.unique(found[~seen[found]]).astype(np.int64)
 

@@ -1,0 +1,73 @@
+"""A `Dfa` as an automaton: regular expressions, choices, and any other regular constraint."""
+
+from __future__ import annotations
+
+from phloem.grammar.automaton import Region, TokenCost
+from phloem.grammar.dfa import Dfa
+
+
+class DfaAutomaton:
+    """The texts of a DFA; all of it is one region."""
+
+    def __init__(self, dfa: Dfa) -> None:
+        """`dfa` may not be empty: there would be no start."""
+        self.dfa = dfa
+        self._cursors: list[DfaCursor | None] = [None] * dfa.states
+
+    @property
+    def start(self) -> DfaCursor:
+        """The position at the beginning of a text."""
+        return self.cursor(0)
+
+    def cursor(self, state: int) -> DfaCursor:
+        """The one cursor of a state."""
+        cursor = self._cursors[state]
+        if cursor is None:
+            cursor = self._cursors[state] = DfaCursor(self, state)
+        return cursor
+
+    def serialize(self) -> bytes:
+        """The compiled form of the DFA."""
+        return self.dfa.serialize()
+
+    @classmethod
+    def deserialize(cls, data: bytes) -> DfaAutomaton:
+        """What `serialize` gave.
+
+        Raises:
+            GrammarError: if the bytes are damaged.
+        """
+        return cls(Dfa.deserialize(data))
+
+
+class DfaCursor:
+    """A state of a DFA; one object per state, so identity is equality."""
+
+    __slots__ = ("_automaton", "_state", "complete")
+
+    def __init__(self, automaton: DfaAutomaton, state: int) -> None:
+        self._automaton = automaton
+        self._state = state
+        self.complete = bool(automaton.dfa.accepting[state])
+
+    def step(self, byte: int) -> DfaCursor | None:
+        """The cursor after one more byte."""
+        state = self._automaton.dfa.step(self._state, byte)
+        return None if state < 0 else self._automaton.cursor(state)
+
+    def first_bytes(self) -> bytes:
+        """The bytes that may come next."""
+        return self._automaton.dfa.first_bytes(self._state)
+
+    def region(self) -> Region | None:
+        """The DFA, unless so few bytes may come that a walk is faster than a sweep."""
+        if len(self.first_bytes()) <= _NARROW:
+            return None
+        return Region(self._automaton.dfa, self._state, self._automaton.cursor, closed=True)
+
+    def distance(self, cost: TokenCost) -> int:
+        """Of a completion of fewest bytes, which is consistent: each state has one of its own."""
+        return cost(self._automaton.dfa.shortest(self._state))
+
+
+_NARROW = 2

@@ -1,0 +1,37 @@
+"""The distinct mask rows of a grammar, in one array so that a batch is one gather."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+
+class MaskRows:
+    """Rows of `words` int32, up to about `limit` bytes of them."""
+
+    def __init__(self, words: int, limit: int) -> None:
+        self._most = max(limit // max(4 * words, 1), 1)
+        self._words = words
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows; their numbers are given anew."""
+        self._numbers: dict[bytes, int] = {}
+        self.array: npt.NDArray[np.int32] = np.zeros((4, self._words), np.int32)
+        """[capacity, words]; replaced when it grows."""
+        self.generation = getattr(self, "generation", 0) + 1
+        """Row numbers are good for one generation."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the limit is reached: clear before adding more."""
+        return len(self._numbers) >= self._most
+
+    def add(self, row: npt.NDArray[np.int32]) -> int:
+        """The number of a row, new or the one that an equal row got before."""
+        key = row.tobytes()
+        number = self._numbers.setdefault(key, len(self._numbers))
+        if number == len(self.array):
+            self.array = np.concatenate([self.array, np.zeros_like(self.array)])
+        self.array[number] = row
+        return number

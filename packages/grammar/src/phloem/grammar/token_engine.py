@@ -1,0 +1,331 @@
+"""The engine that turns any byte automaton into token masks over a vocabulary.
+
+It owns the caches: positions by cursor, the position after a token, and one mask row per distinct
+set of tokens. A new position costs a walk of the token trie (or a sweep, where the cursor tells a
+region); a known one costs a lookup and the copy of a row. Which text was said is the matcher's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from phloem.grammar.automaton import UNSPELLABLE, Cursor, Region
+from phloem.grammar.dfa import Dfa
+from phloem.grammar.dfa.table import Bools
+from phloem.grammar.mask_rows import MaskRows
+from phloem.grammar.token_trie import Sweep
+from phloem.grammar.vocabulary import Vocabulary
+
+
+class Position:
+    """A cursor with what is known about it. Identity is equality: an engine interns them."""
+
+    __slots__ = ("cursor", "distance", "forced", "next", "row", "steps", "targets")
+
+    def __init__(self, cursor: Cursor | None) -> None:
+        self.cursor = cursor
+        """None: the text was ended by a stop token."""
+        self.row = -1
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what can be found out again."""
+        self.row = -1
+        self.next: dict[int, Position] = {}
+        """By token; legal ones only."""
+        self.steps: dict[int, Position | None] = {}
+        """By byte."""
+        self.targets: list[tuple[Position, npt.NDArray[np.int32]]] | None = None
+        self.distance = -1
+        self.forced: bytes | None = None
+
+
+class Sweeps:
+    """Sweeps of a vocabulary that were made, shared by all grammars over it, the latest kept."""
+
+    def __init__(self, vocabulary: Vocabulary, capacity: int = 128) -> None:
+        self._trie = vocabulary.trie
+        self._capacity = capacity
+        self._known: OrderedDict[tuple[Dfa, int], Sweep] = OrderedDict()
+
+    def of(self, dfa: Dfa, state: int) -> Sweep:
+        """All tokens, from a state of a region."""
+        sweep = self._known.get((dfa, state))
+        if sweep is None:
+            sweep = self._known[dfa, state] = self._trie.sweep(dfa, state)
+            if len(self._known) > self._capacity:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end((dfa, state))
+        return sweep
+
+
+Targets = dict[Position, list[int]]
+
+
+class TokenEngine:
+    """Positions of one automaton over one vocabulary. Used by one thread."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        start: Cursor,
+        sweeps: Sweeps | None = None,
+        cache_bytes: int = 64 << 20,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.ended = Position(None)
+        self.rows = MaskRows(vocabulary.words, cache_bytes)
+        self._trie = vocabulary.trie
+        self._start = start
+        self._sweeps = sweeps or Sweeps(vocabulary)
+        self._positions: dict[Cursor, Position] = {}
+        self._filled: list[Position] = []
+        self._cells, self._most_cells = 0, cache_bytes // _CELL_BYTES
+        self._stop_ids = np.array(vocabulary.stop_ids, np.int32)
+
+    def start(self) -> Position:
+        """The position at the beginning of a text."""
+        return self.at(self._start)
+
+    def at(self, cursor: Cursor) -> Position:
+        """The one position of a cursor."""
+        position = self._positions.get(cursor)
+        if position is None:
+            self._cells += 4
+            position = self._positions[cursor] = Position(cursor)
+        return position
+
+    def step(self, position: Position, byte: int) -> Position | None:
+        """The position after one byte."""
+        try:
+            return position.steps[byte]
+        except KeyError:
+            cursor = position.cursor.step(byte) if position.cursor is not None else None
+            target = None if cursor is None else self.at(cursor)
+            position.steps[byte] = target
+            self._cells += 1
+            return target
+
+    def advance(self, position: Position, token: int) -> Position | None:
+        """The position after a token; None if it is not legal there."""
+        known = position.next.get(token)
+        if known is not None:
+            return known
+        if self._cells > self._most_cells:
+            self._start_over()
+        target: Position | None
+        if token in self.vocabulary.stop_ids:
+            target = self.ended if is_complete(position) and position.cursor else None
+        elif 0 <= token < self.vocabulary.size:
+            target = self._after(position, self.vocabulary.tokens[token])
+        else:
+            target = None
+        if target is not None:
+            position.next[token] = target
+            self._cells += 1
+        return target
+
+    def row(self, position: Position) -> int:
+        """The row of `rows` with the mask of a position."""
+        if position.row < 0:
+            if self.rows.is_full or self._cells > self._most_cells:
+                self._start_over()
+            position.row = self.rows.add(self._legal(position))
+            self._filled.append(position)
+        return position.row
+
+    def near_end(self, position: Position, tokens_left: int) -> npt.NDArray[np.int32] | None:
+        """The mask of tokens after which the text can still end in time; None if all can.
+
+        Where no token is in time, those on a shortest way. None as well where the automaton
+        cannot tell distances.
+        """
+        if position.cursor is None:
+            return None
+        targets = self._targets(position)
+        known = [(self.distance(target), tokens) for target, tokens in targets]
+        limit = tokens_left - 1
+        if not known or any(distance is None for distance, _ in known):
+            return None
+        nearest = min(distance for distance, _ in known if distance is not None)
+        if not position.cursor.complete:
+            limit = max(limit, nearest)
+        kept = [tokens for distance, tokens in known if distance is not None and distance <= limit]
+        if len(kept) == len(known):
+            return None
+        bits = self._no_tokens()
+        for tokens in kept:
+            bits[tokens] = True
+        if position.cursor.complete:
+            bits[self._stop_ids] = True
+        return packed(bits)
+
+    def distance(self, position: Position) -> int | None:
+        """`Cursor.distance` with the costs of this vocabulary."""
+        if position.cursor is None:
+            return 0
+        if position.distance == -1:
+            told = position.cursor.distance(self.vocabulary.cost)
+            position.distance = _UNKNOWN if told is None else min(told, UNSPELLABLE)
+        return None if position.distance == _UNKNOWN else position.distance
+
+    def forced(self, position: Position) -> bytes:
+        """The bytes that must come next whatever is chosen."""
+        if position.forced is None:
+            start, text = position, bytearray()
+            while position.cursor is not None and not position.cursor.complete:
+                choices = iter(position.cursor.first_bytes())
+                only = next(choices, None)
+                if only is None or next(choices, None) is not None:
+                    break
+                following = self.step(position, only)
+                if following is None:
+                    break
+                text.append(only)
+                position = following
+            start.forced = bytes(text)
+            self._cells += len(text) // _CELL_BYTES
+            return start.forced
+        return position.forced
+
+    # Walks.
+
+    def _after(self, position: Position, token: bytes | None) -> Position | None:
+        if token is None or position.cursor is None:
+            return None
+        for byte in token:
+            target = self.step(position, byte)
+            if target is None:
+                return None
+            position = target
+        return position
+
+    def _legal(self, position: Position) -> npt.NDArray[np.int32]:
+        bits = self._no_tokens()
+        if position.cursor is not None:
+            sweeps, targets = self._reached(position)
+            for sweep, _ in sweeps:
+                bits[sweep.tokens] = True
+            for tokens in targets.values():
+                bits[tokens] = True
+            if position.cursor.complete:
+                bits[self._stop_ids] = True
+        return packed(bits)
+
+    def _targets(self, position: Position) -> list[tuple[Position, npt.NDArray[np.int32]]]:
+        """Every position that one token leads to, with the tokens that do."""
+        if position.targets is None:
+            sweeps, found = self._reached(position)
+            for sweep, region in sweeps:
+                order = np.argsort(sweep.ends, kind="stable")
+                ends, firsts = np.unique(sweep.ends[order], return_index=True)
+                parts = np.split(sweep.tokens[order], firsts[1:])
+                for end, part in zip(ends.tolist(), parts, strict=True):
+                    found.setdefault(self.at(region.cursor(end)), []).extend(part.tolist())
+            position.targets = [(at, np.array(tokens, np.int32)) for at, tokens in found.items()]
+            self._cells += 8 * len(found) + sum(map(len, found.values())) // 16
+        return position.targets
+
+    def _reached(self, position: Position) -> tuple[list[tuple[Sweep, Region]], Targets]:
+        """Where each token leads: by sweeps of regions, and by position for all the others."""
+        sweeps: list[tuple[Sweep, Region]] = []
+        targets: Targets = {}
+        trie = self._trie
+        pending = [(0, position)]
+        while pending:
+            node, at = pending.pop()
+            if at.cursor is None:
+                continue
+            region = at.cursor.region() if trie.subtree_sizes[node] > _WORTH_A_SWEEP else None
+            if region is not None:
+                sweep = (
+                    trie.sweep(region.dfa, region.state, node)
+                    if node
+                    else self._sweeps.of(region.dfa, region.state)
+                )
+                sweeps.append((sweep, region))
+                following = self._exits(sweep, region)
+            else:
+                following = self._children(node, at)
+            for child, target in following:
+                tokens = trie.tokens_at(child)
+                if tokens:
+                    targets.setdefault(target, []).extend(tokens)
+                if trie.has_children(child):
+                    pending.append((child, target))
+        return sweeps, targets
+
+    def _children(self, node: int, position: Position) -> list[tuple[int, Position]]:
+        """The nodes below one that are legal from a position, with where they lead."""
+        found = []
+        trie = self._trie
+        children = trie.children(node)
+        if len(children) > _FEW and position.cursor is not None:
+            for byte in position.cursor.first_bytes():
+                child = trie.child(node, byte)
+                target = self.step(position, byte) if child >= 0 else None
+                if target is not None:
+                    found.append((child, target))
+            return found
+        labels = trie.label_bytes
+        for child in children:
+            target = self.step(position, labels[child])
+            if target is not None:
+                found.append((child, target))
+        return found
+
+    def _exits(self, sweep: Sweep, region: Region) -> list[tuple[int, Position]]:
+        """The nodes by which tokens leave a region, with where they lead."""
+        if region.closed or not len(sweep.exits):
+            return []
+        legal: Bools = np.zeros((region.dfa.states, 256), bool)
+        for state in np.unique(sweep.exit_states).tolist():
+            legal[state, list(region.cursor(state).first_bytes())] = True
+        kept = np.flatnonzero(legal[sweep.exit_states, sweep.exit_bytes])
+        found = []
+        sources: dict[int, Position] = {}
+        for child, state, byte in zip(
+            sweep.exits[kept].tolist(),
+            sweep.exit_states[kept].tolist(),
+            sweep.exit_bytes[kept].tolist(),
+            strict=True,
+        ):
+            source = sources.get(state)
+            if source is None:
+                source = sources[state] = self.at(region.cursor(state))
+            target = self.step(source, byte)
+            if target is not None:
+                found.append((child, target))
+        return found
+
+    def _no_tokens(self) -> Bools:
+        return np.zeros(self.vocabulary.words * 32, bool)
+
+    def _start_over(self) -> None:
+        """Forget all positions. Those that matchers hold are still right, and learn anew."""
+        for position in (*self._positions.values(), *self._filled):
+            position.forget()
+        self._positions.clear()
+        self._filled.clear()
+        self.rows.clear()
+        self._cells = 0
+
+
+def is_complete(position: Position) -> bool:
+    """Whether the text may end at a position, or has."""
+    return position.cursor is None or position.cursor.complete
+
+
+def packed(bits: Bools) -> npt.NDArray[np.int32]:
+    """Booleans [32 * words] as one row of a mask, int32 [words]."""
+    return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32, copy=False)
+
+
+_CELL_BYTES = 128  # about what an entry of a dictionary and its share of an object take
+_WORTH_A_SWEEP = 256
+_FEW = 8
+_UNKNOWN = -2
