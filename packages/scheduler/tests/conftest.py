@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +22,11 @@ from phloem.scheduler import (
     create_loop,
 )
 
+# Importlib mode puts no folder on the path: `constraint_support` is found by this.
+sys.path.insert(0, str(Path(__file__).parent))
+
 VOCAB = 50
-ASKED = ("timeout", "queue_timeout", "priority", "tenant")
+ASKED = ("timeout", "queue_timeout", "priority", "tenant", "matcher", "steer")
 EOS = 0
 
 
@@ -81,6 +86,7 @@ class Harness:
         stop_checker=None,
         tiers=None,
         host_values=None,
+        tokenizer=None,
         **config,
     ):
         config.setdefault("chunked_prefill_size", None)
@@ -97,7 +103,9 @@ class Harness:
         below = None if tiers is None else tiers(tree, self.runner.kv)
         self.manager = CacheManager(tree, table, slots, tiers=below)
         self.clock = FakeClock()
-        self.scheduler = Scheduler(self.config, self.manager, stop_checker, self.clock)
+        self.scheduler = Scheduler(
+            self.config, self.manager, stop_checker, self.clock, tokenizer=tokenizer
+        )
         self.loop = create_loop(self.scheduler, self.runner, overlap)
         self.outputs: dict[str, Ended] = {}
 

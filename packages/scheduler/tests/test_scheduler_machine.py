@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import pytest
+from constraint_support import MergingTokenizer, WordsMatcher, spell, spread_script
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from phloem.scheduler import PauseMode, ScriptedRowError, Status, policy_names
 
+LANGUAGES = (
+    ("abcdefabcdefabcd", "abcdefabcdefabef", "ab", "fade", "facade"),
+    ("cdfcdcfcdabe", "cdfcdcfcdabf", "cdb", "eabc", "eabf", "bbbb"),
+    ("bf" * 12, "bf" * 12 + "a", "bf" * 12 + "e"),
+)
 AGING = 10
 LONGEST = 100
+NO_JUMPS = {"enable_jump_forward": False}
+
+
+def constraint(language):
+    """What `Harness.add` gets for one of the languages."""
+    words, steer, breaks_at = language
+    return {"matcher": WordsMatcher(words, breaks_at=breaks_at), "steer": steer}
 
 
 class Waits:
@@ -82,15 +95,20 @@ def test_random_traffic(harness, output_alone, any_script):
             capacity=st.sampled_from([80, 128, 400]),
             running=st.sampled_from([1, 3, 64]),
             clip=st.sampled_from([2, 4096]),
+            jump=st.booleans(),
         )
-        def start(self, overlap, page_size, chunk, mixed, policy, order, capacity, running, clip):
+        def start(
+            self, overlap, page_size, chunk, mixed, policy, order, capacity, running, clip, jump
+        ):
             self.poisoned = set()
 
             def script(history):
                 if int(history[0]) in self.poisoned:
                     raise ScriptedRowError("logits are not finite")
-                return any_script(history)
+                # Unconstrained, the likeliest comes: weights of others matter under a mask.
+                return spread_script(history) | {any_script(history): 2000.0}
 
+            self.script = script
             self.h = harness(
                 capacity=capacity,
                 page_size=page_size,
@@ -107,7 +125,10 @@ def test_random_traffic(harness, output_alone, any_script):
                 clip_max_new_tokens=clip,
                 context_len=100,
                 script=script,
+                tokenizer=MergingTokenizer(),
+                enable_jump_forward=jump,
             )
+            self.languages = {}
             self.waits = Waits(self.h)
             self.accepted = {}
             self.aborted = set()
@@ -139,6 +160,9 @@ def test_random_traffic(harness, output_alone, any_script):
             priority=st.integers(-1, 2),
             tenant=st.sampled_from([None, "a", "b"]),
             timeout=st.sampled_from([None, None, None, 25.0]),
+            words=st.sampled_from([None, *LANGUAGES]),
+            steer=st.booleans(),
+            breaks_at=st.sampled_from([None, None, None, None, "", "cd", "bfbfb"]),
         )
         def arrive(
             self,
@@ -153,6 +177,9 @@ def test_random_traffic(harness, output_alone, any_script):
             priority,
             tenant,
             timeout,
+            words,
+            steer,
+            breaks_at,
         ):
             who = {
                 "namespace": namespace,
@@ -160,13 +187,17 @@ def test_random_traffic(harness, output_alone, any_script):
                 "tenant": tenant,
                 "timeout": timeout,
             }
+            language = None if words is None else (words, steer, breaks_at)
             for twin in range(crowd):
                 prompt = [stem] * shared + [*own, *[1] * (twin // 2)]
-                self.arrived(prompt, max_new, ignore_eos, stop_ids, **who)
+                self.arrived(prompt, max_new, ignore_eos, stop_ids, language, **who)
 
-        def arrived(self, prompt, max_new, ignore_eos, stop_ids, **who):
+        def arrived(self, prompt, max_new, ignore_eos, stop_ids, language, **who):
             rid = f"r{len(self.h.outputs)}"
             params = {"ignore_eos": ignore_eos, "stop_token_ids": stop_ids}
+            if language is not None:
+                self.languages[rid] = language
+                params |= constraint(language)
             try:
                 request = self.h.add(rid, prompt, max_new_tokens=max_new, **params, **who)
             except ValueError:
@@ -239,15 +270,42 @@ def test_random_traffic(harness, output_alone, any_script):
             for rid, (prompt, max_new, ignore_eos, stop_ids) in self.accepted.items():
                 got = outputs[rid]
                 assert got.finish_reason is not None, f"{rid} never ended"
-                expected = output_alone(prompt, max_new, ignore_eos=ignore_eos, stop_ids=stop_ids)
+                if rid in self.languages:
+                    expected = self.constrained_alone(rid)
+                else:
+                    expected = output_alone(
+                        prompt, max_new, ignore_eos=ignore_eos, stop_ids=stop_ids
+                    )
                 late = got.finish_reason.status_code == 408
                 if rid in self.aborted:
                     assert got.finish_reason.type == "abort"
                 if late or rid in self.aborted | self.failed:
                     assert got.token_ids == expected[: len(got.token_ids)]
                 else:
-                    assert got.finish_reason.type in ("stop", "length"), got.finish_reason
+                    may_break = rid in self.languages and self.languages[rid][2] is not None
+                    ends = ("stop", "length", "error") if may_break else ("stop", "length")
+                    assert got.finish_reason.type in ends, got.finish_reason
                     assert got.token_ids == expected
+
+        def constrained_alone(self, rid):
+            """The output that a constrained request has without others, overlap and jumps."""
+            prompt, max_new, ignore_eos, stop_ids = self.accepted[rid]
+            alone = harness(script=self.script, tokenizer=MergingTokenizer(), **NO_JUMPS)
+            alone.add(
+                rid,
+                prompt,
+                max_new_tokens=max_new,
+                ignore_eos=ignore_eos,
+                stop_token_ids=stop_ids,
+                **constraint(self.languages[rid]),
+            )
+            ended = alone.run()[rid]
+            text = spell(ended.token_ids)
+            words = self.languages[rid][0]
+            assert any(word.startswith(text) for word in words)
+            if ended.finish_reason.type == "stop" and not stop_ids:
+                assert text in words
+            return ended.token_ids
 
     Traffic.TestCase.settings = settings(
         max_examples=150,
