@@ -25,7 +25,7 @@ PreparedEmbedding = Any
 """A backend's own form of the table of token embeddings."""
 
 LinearForm: TypeAlias = Literal["float", "int8", "int4"]
-"""How a float weight is kept: as it is, or in blocks of 32 inputs like GGUF's Q8_0 or Q4_1."""
+"""How a float weight is kept: as it is, int8 with one scale an output, or GGUF's Q4_1 blocks."""
 
 InputTerms: TypeAlias = Literal[1, 2]
 """How many int8 numbers stand for an input where a weight is in blocks: about 8 bits or 16."""
@@ -98,6 +98,8 @@ class DecoderSpec:
     rms_norm_eps: float
     frequencies: Tensor
     """[D / 2] float32, from `rotary.inverse_frequencies`."""
+    down_block: int = 0
+    """What goes into `down` passes `Ops.hadamard` in blocks of this size; 0: it does not."""
 
 
 class NormResult(NamedTuple):
@@ -300,6 +302,17 @@ class Ops(Protocol):
         """`silu(gate) * up` for `gate_up` `[T, 2F]`, the gate being the first half: `[T, F]`."""
         ...
 
+    def hadamard(self, x: Tensor, block: int) -> Tensor:
+        """Every `block` consecutive elements of the rows of `x` `[T, n]` times H / sqrt(block).
+
+        H is Sylvester's matrix of +1 and -1, `block` a power of two that divides n. The product of
+        two such transforms is the identity. It spreads what a few elements hold over a block.
+
+        Raises:
+            ValueError: if `block` is no such number.
+        """
+        ...
+
     def prepare_linear(
         self,
         weight: Tensor | BlockWeight,
@@ -343,7 +356,8 @@ class Ops(Protocol):
 
         With a weight in blocks, x is rounded too: in every 32 inputs of a token to int8, by
         `scale = max(|x_i|) / 127` and `q_i = x_i / scale` to nearest, ties to even. With two input
-        terms, what that leaves of x is rounded in the same way, and both are multiplied.
+        terms, what that leaves of x is rounded in the same way, and both are multiplied. With a
+        weight in the form "int8" all inputs of a token share one scale, and there is one term.
         """
         ...
 

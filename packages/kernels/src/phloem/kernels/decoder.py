@@ -46,7 +46,10 @@ class ComposedDecoder:
             attended = attention.run(q, cache)
             x = ops.linear(attended.view(num_tokens, -1), layer.output)
             x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, spec.rms_norm_eps)
-            x = ops.linear(ops.silu_mul(ops.linear(x, layer.gate_up)), layer.down)
+            x = ops.silu_mul(ops.linear(x, layer.gate_up))
+            if spec.down_block:
+                x = ops.hadamard(x, spec.down_block)
+            x = ops.linear(x, layer.down)
         return residual if x is None else residual.add_(x)
 
     def logits(self, hidden: Tensor) -> Tensor:

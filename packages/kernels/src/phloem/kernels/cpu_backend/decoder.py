@@ -60,6 +60,7 @@ class _Decoder(ctypes.Structure):
         ("frequencies", _POINTER),
         ("norm", _POINTER),
         ("head", Weight),
+        ("down_block", ctypes.c_int32),
     )
 
 
@@ -201,5 +202,5 @@ def _decoder(spec: DecoderSpec, layers: ctypes.Array[_Layer]) -> _Decoder:
         *(len(layers), len(spec.norm), attention.num_heads, attention.num_kv_heads),
         *(attention.head_dim, layers[0].down.k, spec.rms_norm_eps, layers),
         *(spec.embedding.struct, spec.frequencies.data_ptr(), spec.norm.data_ptr()),
-        spec.head.struct,
+        *(spec.head.struct, spec.down_block),
     )

@@ -15,6 +15,7 @@ from phloem.kernels.cpu_backend.attention import describe
 from phloem.kernels.cpu_backend.library import Library
 from phloem.kernels.cpu_backend.structs import KVLayerStruct
 from phloem.kernels.cpu_backend.team import Team
+from phloem.kernels.torch_backend.hadamard import check_block
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
@@ -35,6 +36,7 @@ class Elementwise:
         self._silu_mul = library.function(
             "phloem_silu_mul", _POINTER, _POINTER, _INT, _INT, _POINTER
         )
+        self._hadamard = library.function("phloem_hadamard", _POINTER, _POINTER, _INT, _INT, _INT)
         self._rotary_store_kv = library.function(
             "phloem_rotary_store_kv",
             *(_POINTER, _POINTER, _LONG, _INT, _POINTER, _LONG, _POINTER, _LONG, _INT, _INT, _INT),
@@ -65,6 +67,14 @@ class Elementwise:
             *(rows, k, total.data_ptr(), out.data_ptr()),
         )
         return NormResult(out, total)
+
+    def hadamard(self, x: Tensor, block: int) -> Tensor:
+        """See `Ops.hadamard`."""
+        out = _rows("x", x).clone()
+        rows, k = out.shape
+        check_block(k, block)
+        self._hadamard(self._team.handle, out.data_ptr(), rows, k, block)
+        return out
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See `Ops.silu_mul`."""

@@ -17,18 +17,21 @@ from torch import Tensor
 
 from phloem.kernels.base import BlockFormat, BlockWeight, InputTerms, LinearForm
 from phloem.kernels.cpu_backend.library import Library
-from phloem.kernels.cpu_backend.structs import F32, Q4, Q8, Weight
+from phloem.kernels.cpu_backend.structs import F32, I8, Q4, Q8, Weight
 from phloem.kernels.cpu_backend.team import Team
 
 _POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 
-_KINDS: Mapping[LinearForm, int] = {"float": F32, "int8": Q8, "int4": Q4}
+_KINDS: Mapping[LinearForm, int] = {"float": F32, "int8": I8, "int4": Q4}
 _FORMATS: Mapping[BlockFormat, tuple[int, int]] = {
     "q4_0": (0, Q4),
     "q4_1": (1, Q4),
     "q8_0": (2, Q8),
 }
 """A block format's number in `native/pack.cpp`, and the kind it is packed as."""
+
+_IN_BLOCKS = (Q8, Q4)
+"""Kinds whose inputs may have two terms."""
 
 _STORE = 0
 """`Then::STORE` of `native/linear.h`."""
@@ -44,7 +47,7 @@ class CpuLinear:
 
     @property
     def kind(self) -> int:
-        """One of `structs.F32`, `Q8` and `Q4`."""
+        """One of `structs.F32`, `Q8`, `Q4` and `I8`."""
         return int(self.struct.kind)
 
     @property
@@ -65,7 +68,7 @@ class CpuLinear:
     def with_input_terms(self, terms: InputTerms) -> CpuLinear:
         """The same weight, in the same memory, for inputs that are rounded to so many terms."""
         struct = Weight.from_buffer_copy(self.struct)
-        if struct.kind != F32:
+        if struct.kind in _IN_BLOCKS:
             struct.input_terms = terms
         return CpuLinear(struct, self.packed, self.bias)
 
@@ -108,8 +111,8 @@ class Linears:
     ) -> CpuLinear:
         """Pack `weight` `[out, in]`; the result shares no memory with it.
 
-        Blocks are computed in as they are, whatever `form` says. Floats become float32 or, with the
-        forms "int8" and "int4", the blocks that `torch_backend.blocks` makes of them. `order` `[n]`
+        Blocks are computed in as they are, whatever `form` says. Floats become float32, int8 or
+        blocks as `torch_backend.blocks.round_weight` says. `order` `[n]`
         picks rows of a weight in blocks: output o is its row `order[o]`.
 
         Raises:
@@ -122,7 +125,7 @@ class Linears:
             packed, struct = self._packed_floats(weight, form)
         else:
             raise ValueError("only the rows of a weight in blocks can be reordered: index floats")
-        if struct.kind != F32:
+        if struct.kind in _IN_BLOCKS:
             struct.input_terms = input_terms
         if bias is None:
             return CpuLinear(struct, packed, None)

@@ -87,6 +87,10 @@ class CpuOps:
         """See `Ops.silu_mul`."""
         return self._elementwise.silu_mul(gate_up)
 
+    def hadamard(self, x: Tensor, block: int) -> Tensor:
+        """See `Ops.hadamard`."""
+        return self._elementwise.hadamard(x, block)
+
     def prepare_linear(
         self,
         weight: Tensor | BlockWeight,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-F32, Q8, Q4 = 0, 1, 2
+F32, Q8, Q4, I8 = 0, 1, 2, 3
 """Kinds of weights."""
 
 KV_F32, KV_BF16, KV_I8 = 0, 1, 2

@@ -16,9 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phloem.kernels.base import BLOCK_BYTES, BLOCK_SIZE, BlockFormat, BlockWeight, LinearForm
-
-FORM_FORMATS: Mapping[LinearForm, BlockFormat] = {"int8": "q8_0", "int4": "q4_1"}
-"""The blocks that a float weight is kept in."""
+from phloem.kernels.torch_backend.rows import round_rows
 
 _Floats = npt.NDArray[np.float32]
 _Bytes = npt.NDArray[np.uint8]
@@ -102,10 +100,12 @@ def round_weight(weight: Tensor, form: LinearForm) -> Tensor:
     """
     if form == "float":
         return weight
+    if form == "int8":
+        return round_rows(weight)
     inputs = weight.shape[1]
     # Repeating the last input changes neither the largest nor the smallest of a block.
     padded = F.pad(weight[None].float(), (0, -inputs % BLOCK_SIZE), mode="replicate")[0]
-    rounded = dequantize_blocks(quantize_blocks(padded, FORM_FORMATS[form]))
+    rounded = dequantize_blocks(quantize_blocks(padded, "q4_1"))
     return rounded[:, :inputs].contiguous().to(weight.device)
 
 

@@ -9,7 +9,9 @@ which on some CPUs takes twice to five times as long as oneDNN at the few rows o
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +23,12 @@ from phloem.kernels.torch_backend.blocks import (
     round_activations,
     round_weight,
 )
+from phloem.kernels.torch_backend.rows import round_rows
+
+Rounding: TypeAlias = Literal["none", "blocks", "rows"]
+"""What shares a scale when activations are rounded: nothing is, every 32 inputs, or all."""
+
+_ROUNDING_OF: Mapping[LinearForm, Rounding] = {"float": "none", "int8": "rows", "int4": "blocks"}
 
 _PACKED_FOR_ROWS = 16
 """The number of rows that the packed layout is chosen for; any number works."""
@@ -34,26 +42,28 @@ class TorchLinear:
     weight: Tensor
     bias: Tensor | None
     packed: bool
-    input_terms: int = 0
-    """How many roundings of activations are multiplied; 0: the activations themselves."""
+    rounding: Rounding = "none"
+    input_terms: int = 1
+    """How many roundings of activations are multiplied, where they are rounded."""
 
     @staticmethod
     def prepare(
         weight: TorchWeight, bias: Tensor | None, input_terms: InputTerms = 1
     ) -> TorchLinear:
         """Pack where that pays: on a CPU with oneDNN, bfloat16 only where that has fast paths."""
-        values, rounded = weight.values, weight.rounded
-        if rounded and bias is not None:
+        values, rounding = weight.values, weight.rounding
+        if rounding != "none" and bias is not None:
             bias = bias.float()
-        terms = input_terms if rounded else 0
-        if values.device.type == "cpu" and can_pack(values.dtype):
-            return TorchLinear(_pack(values), bias, packed=True, input_terms=terms)
-        return TorchLinear(values, bias, packed=False, input_terms=terms)
+        packed = values.device.type == "cpu" and can_pack(values.dtype)
+        kept = _pack(values) if packed else values
+        return TorchLinear(kept, bias, packed, rounding, input_terms)
 
     def __call__(self, x: Tensor) -> Tensor:
         """`x @ weight.T + bias`."""
-        if not self.input_terms:
+        if self.rounding == "none":
             return self._multiply(x)
+        if self.rounding == "rows":
+            return self._multiply(round_rows(x)).to(x.dtype)
         rounded = round_activations(x)
         if self.input_terms == 2:
             rounded = rounded + round_activations(x - rounded)
@@ -67,20 +77,20 @@ class TorchLinear:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchWeight:
-    """The numbers `[out, in]` of a weight, and whether they stand for a quantized one.
+    """The numbers `[out, in]` of a weight, and how what it multiplies is rounded.
 
     In the dtype in which the weight was given; float32 where it came in blocks.
     """
 
     values: Tensor
-    rounded: bool
+    rounding: Rounding
 
     @staticmethod
     def of(weight: Tensor | BlockWeight, form: LinearForm) -> TorchWeight:
         """Round a float weight to a form; blocks have theirs."""
         if isinstance(weight, BlockWeight):
-            return TorchWeight(dequantize_blocks(weight), rounded=True)
-        return TorchWeight(round_weight(weight, form), rounded=form != "float")
+            return TorchWeight(dequantize_blocks(weight), "blocks")
+        return TorchWeight(round_weight(weight, form), _ROUNDING_OF[form])
 
 
 @functools.cache

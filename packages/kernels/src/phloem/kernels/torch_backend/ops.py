@@ -25,6 +25,7 @@ from phloem.kernels.base import (
 from phloem.kernels.decoder import ComposedDecoder
 from phloem.kernels.torch_backend import sampling
 from phloem.kernels.torch_backend.attention import plan_attention
+from phloem.kernels.torch_backend.hadamard import hadamard
 from phloem.kernels.torch_backend.linear import TorchLinear, TorchWeight, can_pack
 
 
@@ -67,6 +68,10 @@ class TorchOps:
         """See `Ops.silu_mul`."""
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
+
+    def hadamard(self, x: Tensor, block: int) -> Tensor:
+        """See `Ops.hadamard`."""
+        return hadamard(x, block)
 
     def prepare_linear(
         self,

@@ -24,6 +24,7 @@ from phloem.kernels import (
 )
 from phloem.model_runner.config import ModelConfig
 from phloem.model_runner.models.base import ForwardBatch, WeightSource
+from phloem.model_runner.models.rotated import RotatedWeights
 
 _HEAD_INPUT_TERMS: InputTerms = 2
 """A quantized head would cost a third of what all rounding of activations costs a model (in the
@@ -42,7 +43,10 @@ class LlamaModel:
         device: torch.device,
         form: LinearForm = "float",
     ) -> None:
-        """Take the weights from `weights`, in the order of the layers; `form` is for float ones."""
+        """Take the weights from `weights`, in the order of the layers; `form` is for float ones.
+
+        In the form "int8" the model computes in rotated coordinates.
+        """
         self.config = config
         self.ops = ops
         self.dtype = dtype
@@ -50,13 +54,17 @@ class LlamaModel:
         self.attention_spec = AttentionSpec(
             config.num_heads, config.num_kv_heads, config.head_dim, dtype, device
         )
+        tied, down_block = config.tie_word_embeddings, 0
+        if form == "int8":
+            weights = rotated = RotatedWeights(weights, config, ops)
+            tied, down_block = False, rotated.down_block
         vocabulary = (config.vocab_size, config.hidden_size)
         embedding = ops.prepare_embedding(
             weights.take_linear(["model.embed_tokens.weight"], [vocabulary]), form
         )
         layers = tuple(_layer(i, config, weights, ops, form) for i in range(config.num_layers))
         norm = weights.take(["model.norm.weight"], [(config.hidden_size,)])
-        if config.tie_word_embeddings:
+        if tied:
             head = ops.tied_head(embedding, _HEAD_INPUT_TERMS)
         else:
             table = weights.take_linear(["lm_head.weight"], [vocabulary])
@@ -70,6 +78,7 @@ class LlamaModel:
                 head=head,
                 rms_norm_eps=config.rms_norm_eps,
                 frequencies=inverse_frequencies(config.rope, config.head_dim).to(device),
+                down_block=down_block,
             )
         )
 

@@ -119,7 +119,7 @@ void phloem_argmax(phloem::Team* team, const float* logits, int64_t stride, int 
 
 // Bytes that `phloem_argmax_linear` needs, aligned to 64.
 size_t phloem_argmax_linear_scratch(const phloem_weight* weight, int rows) {
-  return phloem::QuantizedRows::bytes(rows, weight->k, weight->input_terms) +
+  return phloem::input_bytes(*weight, rows) +
          phloem::argmax_linear_bytes(*weight, rows);
 }
 
@@ -127,12 +127,11 @@ size_t phloem_argmax_linear_scratch(const phloem_weight* weight, int rows) {
 void phloem_argmax_linear(phloem::Team* team, const phloem_weight* weight, const float* x, int rows,
                           void* scratch, int64_t* ids, bool* finite) {
   using namespace phloem;
-  void* best =
-      static_cast<char*>(scratch) + QuantizedRows::bytes(rows, weight->k, weight->input_terms);
+  void* best = static_cast<char*>(scratch) + input_bytes(*weight, rows);
   team->run([=](Worker& worker) {
     LinearInput input{rows, x, {}};
     if (weight->kind != PHLOEM_F32) {
-      input.quantized = QuantizedRows::at(scratch, rows, weight->k, weight->input_terms);
+      input.quantized = input_at(scratch, *weight, rows);
       quantize_rows(worker, input.quantized, x, weight->k);
     }
     argmax_linear(worker, *weight, input, best, ids, finite);

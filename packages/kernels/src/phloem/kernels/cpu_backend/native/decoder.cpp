@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "elementwise.h"
+#include "hadamard.h"
 #include "linear.h"
 #include "sampling.h"
 
@@ -30,6 +31,7 @@ typedef struct {
   const float* frequencies;  // [head_dim / 2]
   const float* norm;
   phloem_weight head;
+  int32_t down_block;  // of the transform of what `down` reads; 0: none
 } phloem_decoder;
 
 typedef struct {
@@ -95,7 +97,7 @@ void each_row(Worker& worker, int rows, Row row) {
 LinearInput normed_input(Worker& worker, const phloem_weight& weight, const float* x, int rows,
                          const float* norm, float eps, float* normed, void* quantized) {
   const int k = weight.k;
-  LinearInput input{rows, normed, QuantizedRows::at(quantized, rows, k, weight.input_terms)};
+  LinearInput input{rows, normed, input_at(quantized, weight, rows)};
   each_row(worker, rows, [=, kind = weight.kind](int r) {
     float* out = normed + static_cast<size_t>(r) * k;
     rms_norm(x + static_cast<size_t>(r) * k, norm, eps, k, out);
@@ -104,14 +106,18 @@ LinearInput normed_input(Worker& worker, const phloem_weight& weight, const floa
   return input;
 }
 
-// Rows of x in the form that a weight reads.
-LinearInput plain_input(Worker& worker, const phloem_weight& weight, const float* x, int rows,
-                        void* quantized) {
+// Rows of x in the form that a weight reads; transformed first, where `block` is not 0.
+LinearInput plain_input(Worker& worker, const phloem_weight& weight, float* x, int rows,
+                        void* quantized, int block = 0) {
   const int k = weight.k;
-  LinearInput input{rows, x, QuantizedRows::at(quantized, rows, k, weight.input_terms)};
-  if (weight.kind != PHLOEM_F32)
-    each_row(worker, rows,
-             [=](int r) { quantize_row(input.quantized, r, x + static_cast<size_t>(r) * k, k); });
+  LinearInput input{rows, x, input_at(quantized, weight, rows)};
+  const bool is_float = weight.kind == PHLOEM_F32;
+  if (!is_float || block != 0)
+    each_row(worker, rows, [=](int r) {
+      float* row = x + static_cast<size_t>(r) * k;
+      if (block != 0) hadamard(row, k, block);
+      if (!is_float) quantize_row(input.quantized, r, row, k);
+    });
   return input;
 }
 
@@ -150,7 +156,7 @@ void run_layer(Worker& worker, const phloem_decoder& d, const phloem_step& s, co
   x = normed_input(worker, layer.gate_up, s.hidden, s.tokens, layer.mlp_norm, d.eps, w.normed,
                    w.quantized);
   linear(worker, layer.gate_up, x, w.activated, d.intermediate, Then::SILU_MUL);
-  x = plain_input(worker, layer.down, w.activated, s.tokens, w.quantized);
+  x = plain_input(worker, layer.down, w.activated, s.tokens, w.quantized, d.down_block);
   linear(worker, layer.down, x, s.hidden, d.hidden, Then::ADD);
 }
 

@@ -40,7 +40,10 @@ void store_int8(int8_t* to, float* scale, const float* x, int head_dim) {
   *scale = amax / 127.0f;
   each_vector(head_dim, [&](int i, int n) {
     const i32x16 q = round_to_int(take(x + i, n) / *scale);
-    for (int lane = 0; lane < n; ++lane) to[i + lane] = static_cast<int8_t>(q[lane]);
+    if (n == LANES)
+      store_bytes(to + i, q);
+    else
+      for (int lane = 0; lane < n; ++lane) to[i + lane] = static_cast<int8_t>(q[lane]);
   });
 }
 

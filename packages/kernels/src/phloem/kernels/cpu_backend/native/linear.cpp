@@ -16,12 +16,12 @@ using Tile = void (*)(const Panels&, const LinearInput&, int k, int row, float* 
 using Tiles = std::array<Tile, MAX_TILE>;
 
 template <size_t... I>
-constexpr std::array<Tiles, 3> tiles_of_kinds(std::index_sequence<I...>) {
-  return {{{tile_f32<I + 1>...}, {tile_q8<I + 1>...}, {tile_q4<I + 1>...}}};
+constexpr std::array<Tiles, 4> tiles_of_kinds(std::index_sequence<I...>) {
+  return {{{tile_f32<I + 1>...}, {tile_q8<I + 1>...}, {tile_q4<I + 1>...}, {tile_i8<I + 1>...}}};
 }
 
 // By kind and number of rows, less 1.
-constexpr std::array<Tiles, 3> TILES = tiles_of_kinds(std::make_index_sequence<MAX_TILE>{});
+constexpr std::array<Tiles, 4> TILES = tiles_of_kinds(std::make_index_sequence<MAX_TILE>{});
 
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -203,8 +203,7 @@ extern "C" {
 
 // Bytes of scratch that `phloem_linear` needs for `rows` rows, aligned to 64 bytes.
 size_t phloem_linear_scratch(const phloem_weight* weight, int rows) {
-  if (weight->kind == PHLOEM_F32) return 0;
-  return QuantizedRows::bytes(rows, weight->k, weight->input_terms);
+  return input_bytes(*weight, rows);
 }
 
 // out [rows, n], or [rows, n / 2] with SILU_MUL, of x [rows, k]; `then` is a `Then`.
@@ -213,7 +212,7 @@ void phloem_linear(Team* team, const phloem_weight* weight, const float* x, int 
   team->run([=](Worker& worker) {
     LinearInput input{rows, x, {}};
     if (weight->kind != PHLOEM_F32) {
-      input.quantized = QuantizedRows::at(scratch, rows, weight->k, weight->input_terms);
+      input.quantized = input_at(scratch, *weight, rows);
       quantize_rows(worker, input.quantized, x, weight->k);
     }
     linear(worker, *weight, input, out, out_stride, static_cast<Then>(then));

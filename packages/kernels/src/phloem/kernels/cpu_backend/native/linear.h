@@ -7,6 +7,7 @@
 //   PHLOEM_F32  y = fma(x_i, w_i, y)                            for each input i
 //   PHLOEM_Q8   y = fma(d * scale, dot, y)                      for each group of 32 inputs
 //   PHLOEM_Q4   y = fma(m, scale * sum(q), fma(d * scale, dot, y))
+//   PHLOEM_I8   y = (d * scale) * dot                           of all inputs at once
 //
 // from y = 0 on, in ascending order, then y + b; dot and sum are exact integers. Of an input in two
 // terms each is summed up like that, and y is their sum.
@@ -34,6 +35,14 @@ struct LinearInput {
   const float* values;  // [rows, k]
   QuantizedRows quantized;
 };
+
+// How much memory the quantized input of so many rows takes, and the view of it.
+inline size_t input_bytes(const phloem_weight& weight, int rows) {
+  return weight.kind == PHLOEM_F32 ? 0 : QuantizedRows::bytes(rows, weight.k, weight.input_terms);
+}
+inline QuantizedRows input_at(void* memory, const phloem_weight& weight, int rows) {
+  return QuantizedRows::at(memory, rows, weight.k, weight.input_terms, weight.kind == PHLOEM_I8);
+}
 
 // One phase of the team: x = values, [rows, k] of floats, for all rows of x.
 void quantize_rows(Worker& worker, const QuantizedRows& x, const float* values, int k);

@@ -105,6 +105,21 @@ inline void add_scaled(Sums<ROWS>& sums, const native::Ints (&dots)[ROWS][COLUMN
   }
 }
 
+// dots += a vector of bytes of the panels * 4 inputs of each row, `stride` bytes apart.
+template <int ROWS>
+inline void add_dots(native::Ints (&dots)[ROWS][COLUMNS], const Panels& panels, size_t at,
+                     const int8_t* inputs, size_t stride) {
+  native::Bytes w[COLUMNS];
+#pragma GCC unroll 16
+  for (int c = 0; c < COLUMNS; ++c) w[c] = load<native::Bytes>(panels.column(c, at, 4));
+#pragma GCC unroll 16
+  for (int r = 0; r < ROWS; ++r) {
+    const native::Bytes q = kept(native::splat4(inputs + r * stride));
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::dot4(dots[r][c], w[c], q);
+  }
+}
+
 // y = (d * scale) * dot, added up group by group.
 template <int ROWS>
 void tile_q8(const Panels& panels, const LinearInput& input, int, int row, float* y) {
@@ -120,18 +135,9 @@ void tile_q8(const Panels& panels, const LinearInput& input, int, int row, float
 #pragma GCC unroll 16
       for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::splat(x.offsets[at + r * groups]);
 #pragma GCC unroll 8
-    for (int v = 0; v < Q8_VECTORS; ++v) {
-      native::Bytes w[COLUMNS];
-#pragma GCC unroll 16
-      for (int c = 0; c < COLUMNS; ++c)
-        w[c] = load<native::Bytes>(panels.column(c, step + v * VECTOR_BYTES, 4));
-#pragma GCC unroll 16
-      for (int r = 0; r < ROWS; ++r) {
-        const native::Bytes q = kept(native::splat4(x.q + (at + r * groups) * GROUP + 4 * v));
-#pragma GCC unroll 16
-        for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::dot4(dots[r][c], w[c], q);
-      }
-    }
+    for (int v = 0; v < Q8_VECTORS; ++v)
+      add_dots<ROWS>(dots, panels, step + v * VECTOR_BYTES, x.q + at * GROUP + 4 * v,
+                     groups * GROUP);
     add_scaled<ROWS>(sums, dots, panels, step + Q8_VECTORS * VECTOR_BYTES, x.scales + at, groups);
   }
   sums.write(y);
@@ -178,6 +184,36 @@ void tile_q4(const Panels& panels, const LinearInput& input, int, int row, float
     }
   }
   sums.write(y);
+}
+
+// y = (d * scale) * dot.
+template <int ROWS>
+void tile_i8(const Panels& panels, const LinearInput& input, int, int row, float* y) {
+  const QuantizedRows& x = input.quantized;
+  const size_t bytes = static_cast<size_t>(x.groups) * GROUP;  // of a row
+  const int8_t* rows = x.q + row * bytes;
+  native::Ints dots[ROWS][COLUMNS];
+#pragma GCC unroll 16
+  for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::splat(x.offsets[row + r]);
+  for (size_t g = 0; g < static_cast<size_t>(x.groups); ++g) {
+    const size_t step = g * I8_STEP;
+    panels.prefetch(step);
+#pragma GCC unroll 8
+    for (int v = 0; v < I8_VECTORS; ++v)
+      add_dots<ROWS>(dots, panels, step + v * VECTOR_BYTES, rows + g * GROUP + 4 * v, bytes);
+  }
+  const size_t tail = x.groups * I8_STEP;
+#pragma GCC unroll 16
+  for (int r = 0; r < ROWS; ++r) {
+    const native::Floats scale = native::splat(x.scales[row + r]);
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c)
+      store(y + (r * COLUMNS + c) * native::WIDTH,
+            load<native::Floats>(panels.column(c, tail, 4)) * scale *
+                native::to_float(dots[r][c]));
+  }
 }
 
 }  // namespace phloem

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cfloat>
+#include <cmath>
 
 #include "linear.h"
 #include "packed.h"
@@ -144,6 +145,41 @@ void write(uint8_t* step, int kind, int lane, const Block& block) {
   if (kind == PHLOEM_Q4) std::memcpy(scales + PANEL * sizeof(uint16_t), &block.m, sizeof block.m);
 }
 
+// Writes the bytes of an output, 4 to a vector, and returns d. Of inputs that are not finite d is
+// NaN.
+float pack_i8_output(uint8_t* to, const float* weight, int k) {
+  f32x16 largest{};
+  float finite = 0;
+  for (int i = 0; i < k; i += LANES) {
+    const f32x16 x = load_some(weight + i, std::min(LANES, k - i));
+    largest = max(abs(x), largest);
+    finite += sum(x - x);
+  }
+  if (!(finite == 0.0f)) return NAN;
+  const float d = max_lane(largest) / 127.0f;
+  if (!(d <= FLT_MAX)) return NAN;
+  if (d < FLT_MIN) return 0;
+  for (int i = 0; i < k; i += LANES) {
+    const int count = std::min(LANES, k - i);
+    const i32x16 q = round_to_int(load_some(weight + i, count) * (1.0f / d));
+    for (int j = 0; j < count; ++j)
+      to[(i + j) / 4 * VECTOR_BYTES + j % 4] = static_cast<uint8_t>(q[j] + 128);
+  }
+  return d;
+}
+
+// A panel of PHLOEM_I8, whose outputs are rounded as quantize_row rounds a row with one scale.
+void pack_i8(uint8_t* panel, const float* weight, int first, int n, int k) {
+  uint8_t* tail = panel + steps_of(PHLOEM_I8, k) * I8_STEP;
+  std::fill(panel, tail, 128);
+  for (int lane = 0; lane < PANEL; ++lane) {
+    float d = 0;
+    if (const int output = first + lane; output < n)
+      d = pack_i8_output(panel + 4 * lane, weight + static_cast<size_t>(output) * k, k);
+    std::memcpy(tail + lane * sizeof d, &d, sizeof d);
+  }
+}
+
 // Packs in quantized steps what `block_of(output, group)` gives.
 template <class BlockOf>
 void pack_panel(uint8_t* panel, int kind, int first, int n, int groups, BlockOf block_of) {
@@ -186,6 +222,13 @@ void unpack_row(const phloem_weight& weight, int64_t row, float* out) {
       out[i] = reinterpret_cast<const float*>(step)[i * PANEL + lane];
     return;
   }
+  if (kind == PHLOEM_I8) {
+    float d;
+    std::memcpy(&d, step + steps_of(kind, weight.k) * I8_STEP + lane * sizeof d, sizeof d);
+    for (int i = 0; i < weight.k; ++i)
+      out[i] = d * static_cast<float>(step[i / 4 * VECTOR_BYTES + 4 * lane + i % 4] - 128);
+    return;
+  }
   const int vectors = kind == PHLOEM_Q8 ? Q8_VECTORS : Q4_VECTORS;
   for (int start = 0; start < weight.k; start += GROUP, step += step_bytes(kind)) {
     uint16_t scales[2]{};
@@ -214,6 +257,7 @@ size_t phloem_packed_bytes(int kind, int n, int k) { return panels_of(n) * panel
 void phloem_pack_floats(Team* team, const float* weight, int kind, int n, int k, void* packed) {
   each_panel(*team, packed, kind, n, k, [=](int first, uint8_t* panel) {
     if (kind == PHLOEM_F32) return pack_f32(panel, weight, first, n, k);
+    if (kind == PHLOEM_I8) return pack_i8(panel, weight, first, n, k);
     pack_panel(panel, kind, first, n, groups_of(k), [=](int output, int g) {
       const int count = std::min(GROUP, k - g * GROUP);
       return quantize(weight + static_cast<size_t>(output) * k + g * GROUP, count, kind);

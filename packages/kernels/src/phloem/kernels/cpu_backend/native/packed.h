@@ -10,6 +10,9 @@
 //   PHLOEM_Q4   32 inputs (k is padded): 4 vectors of 64 bytes, in which byte 4 * lane + b of
 //               vector v has q of input 4 * v + b in its low half and of input 16 + 4 * v + b in
 //               its high half; then 16 float16 d, then 16 float16 m
+//   PHLOEM_I8   32 inputs (k is padded): 8 vectors as those of PHLOEM_Q8
+//
+// After its steps a panel of PHLOEM_I8 has 16 floats d.
 #pragma once
 
 #include <cstddef>
@@ -21,20 +24,27 @@
 namespace phloem {
 
 constexpr int PANEL = LANES;
-constexpr int Q8_VECTORS = 8, Q4_VECTORS = 4;
+constexpr int Q8_VECTORS = 8, Q4_VECTORS = 4, I8_VECTORS = 8;
 constexpr size_t VECTOR_BYTES = 64;
 constexpr size_t F32_STEP = PANEL * sizeof(float);
 constexpr size_t Q8_STEP = Q8_VECTORS * VECTOR_BYTES + PANEL * sizeof(uint16_t);
 constexpr size_t Q4_STEP = Q4_VECTORS * VECTOR_BYTES + 2 * PANEL * sizeof(uint16_t);
+constexpr size_t I8_STEP = I8_VECTORS * VECTOR_BYTES;
 
 inline int panels_of(int n) { return (n + PANEL - 1) / PANEL; }
 
 inline size_t step_bytes(int kind) {
-  return kind == PHLOEM_F32 ? F32_STEP : kind == PHLOEM_Q8 ? Q8_STEP : Q4_STEP;
+  constexpr size_t BYTES[] = {F32_STEP, Q8_STEP, Q4_STEP, I8_STEP};  // by kind
+  return BYTES[kind];
 }
 
+inline int steps_of(int kind, int k) { return kind == PHLOEM_F32 ? k : groups_of(k); }
+
+// What a panel has after its steps.
+inline size_t tail_bytes(int kind) { return kind == PHLOEM_I8 ? PANEL * sizeof(float) : 0; }
+
 inline size_t panel_bytes(int kind, int k) {
-  return step_bytes(kind) * (kind == PHLOEM_F32 ? k : groups_of(k));
+  return step_bytes(kind) * steps_of(kind, k) + tail_bytes(kind);
 }
 
 }  // namespace phloem

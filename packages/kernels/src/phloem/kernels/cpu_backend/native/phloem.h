@@ -12,11 +12,13 @@
 extern "C" {
 #endif
 
-// How a weight is kept. In the quantized kinds 32 consecutive inputs of an output share a scale.
+// How a weight is kept. In blocks, 32 consecutive inputs of an output share a scale; in PHLOEM_I8 all
+// inputs of an output do.
 enum phloem_weight_kind {
   PHLOEM_F32 = 0,
   PHLOEM_Q8 = 1,  // d * q, q from -128 to 127: GGUF's Q8_0
   PHLOEM_Q4 = 2,  // d * q + m, q from 0 to 15: GGUF's Q4_1, and Q4_0 with m = -8 d
+  PHLOEM_I8 = 3,  // d * q, q from -127 to 127
 };
 
 // A weight [n, k], packed as linear.h says, and its bias.
@@ -24,7 +26,7 @@ typedef struct {
   int32_t kind;
   int32_t n;  // outputs
   int32_t k;  // inputs
-  int32_t input_terms;  // of the quantized kinds: how many int8 numbers stand for an input, 1 or 2
+  int32_t input_terms;  // of weights in blocks: how many int8 numbers stand for an input, 1 or 2
   const void* packed;
   const float* bias;  // [n] or null
 } phloem_weight;

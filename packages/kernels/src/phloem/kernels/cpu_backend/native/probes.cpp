@@ -95,9 +95,7 @@ void phloem_probe_linears(Team* team, const phloem_weight* weights, int count, i
                           void* input, float* out) {
   team->run([=](Worker& w) {
     for (const phloem_weight* weight = weights; weight != weights + count; ++weight) {
-      const QuantizedRows quantized =
-          QuantizedRows::at(input, rows, weight->k, weight->input_terms);
-      const LinearInput x{rows, static_cast<const float*>(input), quantized};
+      const LinearInput x{rows, static_cast<const float*>(input), input_at(input, *weight, rows)};
       linear(w, *weight, x, out, weight->n, Then::STORE);
     }
   });

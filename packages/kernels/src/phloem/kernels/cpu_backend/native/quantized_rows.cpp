@@ -26,15 +26,18 @@ inline int32_t largest(i32x16 v) {
   return reduce(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
+inline bool is_scale(float scale) { return scale >= FLT_MIN && scale <= FLT_MAX; }
+
 inline int32_t total(i32x16 v) {
   return reduce(v, [](auto a, auto b) { return a + b; });
 }
 
+inline i32x16 magnitude_bits(f32x16 a) { return (i32x16)abs(a); }
+
 // Without their signs floats are ordered like the integers of their bits, infinity and then NaN
 // above the rest: unlike a maximum of floats, that of the bits loses no NaN.
-inline float largest_magnitude(f32x16 a, f32x16 b) {
-  const i32x16 x = (i32x16)abs(a), y = (i32x16)abs(b);
-  const int32_t bits = largest(x > y ? x : y);
+inline float largest_magnitude(i32x16 magnitudes) {
+  const int32_t bits = largest(magnitudes);
   float magnitude;
   std::memcpy(&magnitude, &bits, sizeof magnitude);
   return magnitude;
@@ -42,9 +45,10 @@ inline float largest_magnitude(f32x16 a, f32x16 b) {
 
 // Returns what is left of a and b.
 inline Pair quantize_group(const QuantizedRows& x, size_t group, f32x16 a, f32x16 b) {
-  float scale = largest_magnitude(a, b) / 127.0f;
+  const i32x16 x_a = magnitude_bits(a), x_b = magnitude_bits(b);
+  float scale = largest_magnitude(x_a > x_b ? x_a : x_b) / 127.0f;
   i32x16 q_a{}, q_b{};
-  if (scale >= FLT_MIN && scale <= FLT_MAX) {
+  if (is_scale(scale)) {
     q_a = round_to_int(a / splat(scale));
     q_b = round_to_int(b / splat(scale));
   } else if (scale < FLT_MIN) {
@@ -52,8 +56,8 @@ inline Pair quantize_group(const QuantizedRows& x, size_t group, f32x16 a, f32x1
   }
   const int32_t sum = total(q_a + q_b);
   int8_t* q = x.q + group * GROUP;
-  store(q, __builtin_convertvector(q_a, i8x16));
-  store(q + LANES, __builtin_convertvector(q_b, i8x16));
+  store_bytes(q, q_a);
+  store_bytes(q + LANES, q_b);
   x.scales[group] = scale;
   x.offsets[group] = -128 * sum;
   x.scaled_sums[group] = scale * static_cast<float>(sum);
@@ -67,9 +71,42 @@ inline void quantize_terms(const QuantizedRows& x, size_t group, f32x16 a, f32x1
     quantize_group(x, group + static_cast<size_t>(x.rows) * x.groups, rest.a, rest.b);
 }
 
+// Calls f(offset, elements, 0 beyond the row) for all vectors of a row's whole groups.
+template <class F>
+inline void each_vector(const QuantizedRows& x, const float* values, int k, F f) {
+  int i = 0;
+  for (; i + LANES <= k; i += LANES) f(i, load(values + i));
+  for (; i < x.groups * GROUP; i += LANES)
+    f(i, i < k ? load_some(values + i, k - i) : f32x16{});
+}
+
+void quantize_whole(const QuantizedRows& x, int r, const float* values, int k) {
+  i32x16 magnitudes{};
+  each_vector(x, values, k, [&](int, f32x16 v) {
+    const i32x16 bits = magnitude_bits(v);
+    magnitudes = bits > magnitudes ? bits : magnitudes;
+  });
+  float scale = largest_magnitude(magnitudes) / 127.0f;
+  const f32x16 factor = splat(is_scale(scale) ? 1.0f / scale : 0.0f);
+  int8_t* q = x.q + static_cast<size_t>(r) * x.groups * GROUP;
+  i32x16 sums{};
+  each_vector(x, values, k, [&](int i, f32x16 v) {
+    // Not a product with 0, which is NaN of what is not finite.
+    const i32x16 whole = factor[0] == 0.0f ? i32x16{} : round_to_int(v * factor);
+    sums += whole;
+    store_bytes(q + i, whole);
+  });
+  const int32_t sum = total(sums);
+  if (scale < FLT_MIN) scale = 0.0f;
+  x.scales[r] = scale;
+  x.offsets[r] = -128 * sum;
+  x.scaled_sums[r] = scale * static_cast<float>(sum);
+}
+
 }  // namespace
 
 void quantize_row(const QuantizedRows& x, int r, const float* values, int k) {
+  if (x.scales_per_row == 1) return quantize_whole(x, r, values, k);
   size_t group = static_cast<size_t>(r) * x.groups;
   int i = 0;
   for (; i + GROUP <= k; i += GROUP)

@@ -1,12 +1,16 @@
-// Activations as the quantized linears take them: int8 with a scale for every 32 elements.
+// Activations as the quantized linears take them: int8 with a scale for every 32 elements, or, for
+// PHLOEM_I8, with one for the whole row.
 //
-//   scale = max(|x_0|, ..., |x_31|) / 127,   q_i = x_i / scale rounded to nearest, ties to even
+//   scale = max |x_i| / 127,   q_i = x_i / scale rounded to nearest, ties to even
+//
+// where a row's one scale is multiplied with as its reciprocal, 1 / scale in float32.
 //
 // One scale for a whole token costs SmolLM2-135M 2.7 % of its perplexity, one for 32 elements
-// nothing that could be told from noise: a few channels are much larger than the rest.
+// nothing that could be told from noise: a few channels are much larger than the rest. One scale is
+// for models that were rotated until no channel is (phloem.model_runner.rotation).
 //
-// Where that is not enough an input is a sum of two terms: what the first leaves of x is quantized
-// in the same way.
+// Where 32 elements are still too coarse an input is a sum of two terms: what the first leaves of x
+// is quantized in the same way.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +25,13 @@ constexpr int GROUP = 32;
 inline int groups_of(int k) { return (k + GROUP - 1) / GROUP; }
 
 // `rows` rows of k elements, each padded to whole groups with zeros; views of memory that is not
-// theirs. Row r of `q` starts at r * groups * GROUP, of the others at r * groups. Second terms
-// follow as rows of their own: that of row r is row `rows` + r.
+// theirs. Row r of `q` starts at r * groups * GROUP, of the others at r * scales_per_row. Second
+// terms follow as rows of their own: that of row r is row `rows` + r.
 struct QuantizedRows {
   int rows = 0;
   int terms = 1;
   int groups = 0;
+  int scales_per_row = 0;  // as many as groups, or 1
   int8_t* q = nullptr;
   float* scales = nullptr;
   int32_t* offsets = nullptr;  // -128 * sum of q: what weights that are kept as q + 128 add
@@ -36,12 +41,13 @@ struct QuantizedRows {
   static size_t bytes(int rows, int k, int terms = 1) {
     return static_cast<size_t>(rows) * terms * groups_of(k) * (GROUP + 3 * sizeof(float));
   }
-  static QuantizedRows at(void* memory, int rows, int k, int terms = 1) {
+  static QuantizedRows at(void* memory, int rows, int k, int terms, bool one_scale) {
     QuantizedRows x;
     const size_t groups = static_cast<size_t>(rows) * terms * groups_of(k);
     x.rows = rows;
     x.terms = terms;
     x.groups = groups_of(k);
+    x.scales_per_row = one_scale ? 1 : x.groups;
     x.q = static_cast<int8_t*>(memory);
     x.scales = reinterpret_cast<float*>(x.q + groups * GROUP);
     x.offsets = reinterpret_cast<int32_t*>(x.scales + groups);
@@ -50,8 +56,8 @@ struct QuantizedRows {
   }
 };
 
-// Quantizes row r from `values`, k floats. A group of zeros, or of numbers too small for a scale,
-// becomes zeros; a group that is not finite gets a scale that is not, so that it stays visible.
+// Quantizes row r from `values`, k floats. What shares a scale becomes zeros where all of it is
+// zero, or too small for a scale; where it is not finite the scale is not, so that it stays visible.
 void quantize_row(const QuantizedRows& x, int r, const float* values, int k);
 
 }  // namespace phloem

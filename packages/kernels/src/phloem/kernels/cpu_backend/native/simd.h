@@ -269,6 +269,15 @@ inline f32x16 load_f16(const uint16_t* p) {
 #endif
 }
 
+// Integers from -128 to 127 as bytes.
+inline void store_bytes(int8_t* p, i32x16 v) {
+#if PHLOEM_AVX512
+  _mm512_mask_cvtepi32_storeu_epi8(p, 0xffff, (__m512i)v);
+#else
+  store(p, __builtin_convertvector(v, i8x16));
+#endif
+}
+
 // acc[i] += dot(u[4i..4i+3], s[4i..4i+3]), u unsigned, s signed; exact in 32 bits.
 inline i32x16 dot4(i32x16 acc, u8x64 u, u8x64 s) {
 #if PHLOEM_AVX512
