@@ -26,7 +26,7 @@ from phloem.scheduler import (
 sys.path.insert(0, str(Path(__file__).parent))
 
 VOCAB = 50
-ASKED = ("timeout", "queue_timeout", "priority", "tenant", "matcher", "steer")
+ASKED = ("timeout", "queue_timeout", "priority", "tenant", "matcher", "steer", "jump_forward")
 EOS = 0
 
 

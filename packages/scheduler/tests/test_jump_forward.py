@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from constraint_support import (
     EOS,
@@ -62,6 +64,28 @@ def test_forced_text_comes_without_forward_passes(jumping, overlap):
     # What a step in flight computed that is not wanted costs a row.
     assert few <= many - saved + 2 * overlap
     assert few <= 4 + 2 * overlap
+
+
+def test_a_request_may_say_whether_it_jumps(jumping):
+    for configured in (True, False):
+        for asked in (True, False):
+            h = jumping(configured, preferring(*ids("a")))
+            h.add("r", PROMPT, max_new_tokens=60, jump_forward=asked, matcher=WordsMatcher(LONG))
+            assert bool(h.run()["r"].last.jump_forward_tokens) == asked
+
+
+def test_tokens_may_be_replaced_again_and_again_up_to_the_end_of_the_context(jumping):
+    """Each time a step in flight is taken back, and its slot is not reserved a second time."""
+    words = ["".join(parts) for parts in product(("cdf", "ef"), repeat=5)]
+    for jump in (True, False):
+        h = jumping(
+            jump,
+            lambda history: {IDS[b"c"]: 9.0} | dict.fromkeys(range(4, 50), 1.0),
+            context_len=13,
+        )
+        h.add("r", PROMPT, max_new_tokens=10, matcher=WordsMatcher(words))
+        got = h.run()["r"]
+        assert got.token_ids == ids("cd", "f") * 5
 
 
 def test_the_beginning_of_an_output_is_jumped_over_too(jumping):

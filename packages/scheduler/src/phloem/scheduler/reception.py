@@ -71,6 +71,7 @@ class Reception:
         tenant: Hashable,
         matcher: TokenMatcher | None,
         steer: bool,
+        jump_forward: bool | None,
     ) -> Request:
         """The request, queued; see `Scheduler.add`."""
         config = self._config
@@ -99,7 +100,7 @@ class Reception:
             arrived=now,
             namespace=namespace,
             stop_matcher=stop_matcher,
-            guide=None if matcher is None else self._guide(matcher, steer, params),
+            guide=None if matcher is None else self._guide(matcher, steer, jump_forward, params),
             priority=priority,
             tenant=tenant,
         )
@@ -109,11 +110,13 @@ class Reception:
                 self.deadlines.add(request, kind, seconds)
         return request
 
-    def _guide(self, matcher: TokenMatcher, steer: bool, params: SamplingParams) -> Guide:
+    def _guide(
+        self, matcher: TokenMatcher, steer: bool, jump: bool | None, params: SamplingParams
+    ) -> Guide:
         # Each token's logprob is that of a forward pass, in which it was sampled.
         free = params.top_logprobs is None
-        jumps = free and self._config.enable_jump_forward
-        return Guide(matcher, steer, self._forced_text, jumps, may_replace=free)
+        jump = self._config.enable_jump_forward if jump is None else jump
+        return Guide(matcher, steer, self._forced_text, free and jump, may_replace=free)
 
     def _make_room(self, newcomer: Newcomer, now: float) -> None:
         """End those that give way to a newcomer, if the queue is full and there are enough."""

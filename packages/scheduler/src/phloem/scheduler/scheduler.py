@@ -146,6 +146,7 @@ class Scheduler:
         tenant: Hashable = None,
         matcher: TokenMatcher | None = None,
         steer: bool = False,
+        jump_forward: bool | None = None,
     ) -> Request:
         """Queue a request.
 
@@ -158,6 +159,8 @@ class Scheduler:
                 is the request's own from then on. The request ends where nothing may follow.
             steer: whether near the limit of new tokens only those may come after which the text can
                 still be completed, as far as the matcher can tell.
+            jump_forward: whether forced text is appended without forward passes; None: as
+                configured.
 
         Raises:
             ValueError: if the id is in use, the prompt is empty or has ids outside the vocabulary,
@@ -181,6 +184,7 @@ class Scheduler:
             tenant,
             matcher,
             steer,
+            jump_forward,
         )
 
     def has(self, rid: str) -> bool:
