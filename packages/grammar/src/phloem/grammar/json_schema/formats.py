@@ -1,0 +1,104 @@
+"""The string formats that can be asserted, as regular expressions.
+
+Where a standard allows what readers in use do not take (leap seconds, the year 0000, quoted mailbox
+names), the format here is the part that everybody takes.
+"""
+
+from __future__ import annotations
+
+from phloem.grammar.dfa import Budget, Dfa
+from phloem.grammar.errors import UnsupportedConstraint
+from phloem.grammar.regex import parse
+
+_LEAP_YEAR = r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+_YEAR = r"([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+_DATE = (
+    rf"({_YEAR}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    rf"|02-(0[1-9]|1[0-9]|2[0-8]))|{_LEAP_YEAR}-02-29)"
+)
+_TIME = (
+    r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]+)?"
+    r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_CLOCK = r"T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)"
+_DURATION = (
+    rf"P(([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)({_CLOCK})?|{_CLOCK}|[0-9]+W)"
+)
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST = rf"{_LABEL}(\.{_LABEL})*"
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = rf"{_OCTET}(\.{_OCTET}){{3}}"
+_GROUP = "[0-9A-Fa-f]{1,4}"
+_LAST = rf"({_GROUP}:{_GROUP}|{_IPV4})"
+_IPV6 = "|".join(
+    [
+        rf"({_GROUP}:){{6}}{_LAST}",
+        rf"::({_GROUP}:){{5}}{_LAST}",
+        *(
+            rf"(({_GROUP}:){{0,{before}}}{_GROUP})?::({_GROUP}:){{{4 - before}}}{_LAST}"
+            for before in range(5)
+        ),
+        rf"(({_GROUP}:){{0,5}}{_GROUP})?::{_GROUP}",
+        rf"(({_GROUP}:){{0,6}}{_GROUP})?::",
+    ]
+)
+_POINTER = r"(/([^/~]|~[01])*)*"
+
+_FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}[Tt]{_TIME}",
+    "duration": _DURATION,
+    "email": rf"{_ATOM}(\.{_ATOM})*@{_HOST}",
+    "hostname": _HOST,
+    "uuid": "-".join(f"[0-9A-Fa-f]{{{digits}}}" for digits in (8, 4, 4, 4, 12)),
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "json-pointer": _POINTER,
+    "relative-json-pointer": rf"(0|[1-9][0-9]*)(#|{_POINTER})",
+}
+
+_UNICODE = r"\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef\U00010000-\U000dffff"
+
+
+def _uri(letters: str, *, relative: bool) -> str:
+    """RFC 3986, or RFC 3987 with more `letters`: absolute, or maybe relative."""
+    escaped = "%[0-9A-Fa-f]{2}"
+    plain = rf"[A-Za-z0-9._~!$&'()*+,;={letters}-]|{escaped}"
+    segment = f"({plain}|[:@])"
+    authority = rf"(({plain}|:)*@)?(\[({_IPV6})\]|({plain})*)(:[0-9]*)?"
+    rooted = f"//{authority}(/{segment}*)*|/({segment}+(/{segment}*)*)?"
+    absolute = f"[A-Za-z][A-Za-z0-9+.-]*:({rooted}|({segment}+(/{segment}*)*)?)"
+    path = absolute
+    if relative:
+        path = f"({absolute}|{rooted}|(({plain}|@)+(/{segment}*)*)?)"
+    return rf"{path}(\?({segment}|[/?])*)?(#({segment}|[/?])*)?"
+
+
+_FORMATS |= {
+    "uri": _uri("", relative=False),
+    "uri-reference": _uri("", relative=True),
+    "iri": _uri(_UNICODE, relative=False),
+    "iri-reference": _uri(_UNICODE, relative=True),
+}
+_LIMITS = {"hostname": 253, "email": 254}
+
+
+def format_language(name: str, pointer: str, budget: Budget) -> Dfa:
+    """The strings of a format.
+
+    Raises:
+        UnsupportedConstraint: if the format is not among those known here.
+    """
+    if name not in _FORMATS:
+        raise UnsupportedConstraint(
+            pointer,
+            "format",
+            f"{name!r} is not one of {', '.join(sorted(_FORMATS))}: use 'pattern', or let formats "
+            "be annotations",
+        )
+    language = parse(_FORMATS[name], budget=budget)
+    if name in _LIMITS:
+        language = language.intersect(Dfa.of_lengths(0, _LIMITS[name], budget), budget)
+    return language

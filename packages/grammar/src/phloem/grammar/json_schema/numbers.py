@@ -1,0 +1,167 @@
+"""Sets of numbers as automata over their JSON texts.
+
+All sets of one schema are cut to one universe of texts, within which membership is decided by value
+alone; so union, intersection and difference of the automata are those of the sets. The universe is
+all decimals without an exponent and, unless a `multipleOf` forbids it, the scientific notation that
+printers of floats use: one digit before the point, at most 16 after it, an exponent of +16 and more
+or -1 and less. Where a set is all numbers, `Numbers.json` is the whole JSON notation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+from typing import TypeAlias
+
+from phloem.grammar.dfa import Budget, Dfa
+from phloem.grammar.errors import UnsupportedConstraint
+from phloem.grammar.json_schema.comparison import compared_decimals, compared_scientific
+from phloem.grammar.json_schema.explore import Edges, explore
+from phloem.grammar.json_schema.values import Number
+from phloem.grammar.regex import parse
+
+_DECIMAL = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
+_MANTISSA = r"-?[1-9](\.[0-9]{1,16})?"
+_LARGE = r"[eE]\+?0*(1[6-9]|[2-9][0-9]|[1-9][0-9]{2,})"
+_SMALL = r"[eE]-0*[1-9][0-9]*"
+_MAX_REMAINDERS = 20_000
+_MAX_PLACES = 24
+
+
+def divides_one(multiple: Number) -> bool:
+    """Whether 1 is a multiple of it, to few places: then scientific notation can be judged."""
+    factor, places = _scaled(multiple)
+    return places <= _MAX_PLACES and pow(10, places) % factor == 0
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Makes the sets of one schema."""
+
+    budget: Budget
+    scientific: bool
+    """Whether the universe holds scientific notation; needs `divides_one` of every multiple."""
+
+    @cached_property
+    def json(self) -> Dfa:
+        """All of the JSON notation, for places where any number is legal."""
+        return parse(_DECIMAL + r"([eE][+-]?[0-9]+)?")
+
+    @cached_property
+    def universe(self) -> Dfa:
+        """All numbers."""
+        exponents = f"|{_MANTISSA}({_LARGE}|{_SMALL})" if self.scientific else ""
+        return parse(f"{_DECIMAL}{exponents}")
+
+    @cached_property
+    def integers(self) -> Dfa:
+        """Numbers without a fraction, also 1.0."""
+        exponents = f"|{_MANTISSA}{_LARGE}" if self.scientific else ""
+        return parse(rf"-?(0|[1-9][0-9]*)(\.0+)?{exponents}")
+
+    def compared(self, bound: Number, relations: Collection[int]) -> Dfa:
+        """The numbers x with sign(x - bound) among `relations` (-1, 0, 1)."""
+        result = compared_decimals(bound, relations, self.budget)
+        if self.scientific:
+            exponents = compared_scientific(bound, relations, self.budget)
+            result = result.union(exponents.intersect(self.universe, self.budget), self.budget)
+        return result
+
+    def any_of(self, values: Iterable[Number]) -> Dfa:
+        """The numbers that equal one of some."""
+        decimals: list[Number] = []
+        rest: list[Number] = []
+        for value in values:
+            plain = -_MAX_PLACES < value.exponent <= 0 and len(value.digits) + value.exponent > 0
+            (decimals if plain and value.digits and len(value.digits) < 16 else rest).append(value)
+        sets = [self.compared(value, [0]) for value in rest]
+        for fraction, end in ((False, r"(\.0+)?"), (True, "0*")):
+            texts = [_plain(value) for value in decimals if (value.exponent < 0) == fraction]
+            if texts:
+                whole = Dfa.of_literals(texts, self.budget)
+                sets.append(whole.concat(parse(end), self.budget))
+        return union_of(sets, self.budget)
+
+    def multiples(self, multiple: Number, *, of_integers: bool, pointer: str) -> Dfa:
+        """The multiples of a positive number; with `of_integers`, only right for integers.
+
+        Raises:
+            UnsupportedConstraint: if it has too many digits for an automaton.
+        """
+        factor, places = _scaled(multiple)
+        if of_integers:
+            factor, places = factor // gcd(factor, 10**places), 0
+        if factor * (places + 2) > _MAX_REMAINDERS:
+            raise UnsupportedConstraint(
+                pointer, "multipleOf", "it has too many digits to be enforced: use a rounder number"
+            )
+        result = _multiples(factor, places, self.budget)
+        if not self.scientific:
+            return result
+        sets = [result, parse(_MANTISSA + _LARGE)]
+        if not of_integers:
+            for exponent in range(1, places + 2):
+                base = multiple._replace(exponent=multiple.exponent + exponent)
+                whole = _multiples(*_scaled(base), self.budget)
+                whole = whole.intersect(parse(_MANTISSA), self.budget)
+                sets.append(whole.concat(parse(f"[eE]-0*{exponent}"), self.budget))
+        return union_of(sets, self.budget)
+
+
+def union_of(sets: Sequence[Dfa], budget: Budget) -> Dfa:
+    """The union of any number of languages."""
+    if len(sets) <= 1:
+        return sets[0] if sets else Dfa.empty()
+    middle = len(sets) // 2
+    return union_of(sets[:middle], budget).union(union_of(sets[middle:], budget), budget)
+
+
+def _plain(value: Number) -> bytes:
+    """A number of at least one digit before the point, without superfluous zeros."""
+    before = len(value.digits) + value.exponent
+    text = f"{value.digits[:before]}.{value.digits[before:]}" if value.exponent else value.digits
+    return f"{'-' if value.negative else ''}{text}".encode()
+
+
+def _scaled(multiple: Number) -> tuple[int, int]:
+    """(factor, places): the multiple is factor / 10 ** places."""
+    if multiple.exponent >= 0:
+        return int(multiple.digits) * 10**multiple.exponent, 0
+    return int(multiple.digits), -multiple.exponent
+
+
+_Remainder: TypeAlias = tuple[str, int, int]
+"""The part of the notation, the digits behind the point, and the remainder of the digits so far."""
+
+
+def _multiples(factor: int, places: int, budget: Budget) -> Dfa:
+    """Decimals whose value is a multiple of factor / 10 ** places."""
+
+    def digits(
+        target: Callable[[int], _Remainder], first: int = 0, last: int = 9
+    ) -> Edges[_Remainder]:
+        return [(48 + digit, 48 + digit, target(digit)) for digit in range(first, last + 1)]
+
+    def edges(state: _Remainder) -> Edges[_Remainder]:
+        kind, place, rest = state
+        point: Edges[_Remainder] = [(46, 46, ("point", 0, rest))]
+        if kind in ("start", "sign"):
+            sign: Edges[_Remainder] = [(45, 45, ("sign", 0, 0))] if kind == "start" else []
+            zero: Edges[_Remainder] = [(48, 48, ("zero", 0, 0))]
+            return sign + zero + digits(lambda digit: ("whole", 0, digit % factor), 1)
+        if kind == "zero":
+            return point
+        if kind == "whole":
+            return point + digits(lambda digit: ("whole", 0, (rest * 10 + digit) % factor))
+        if place == places:
+            return [(48, 48, ("fraction", place, rest))]
+        return digits(lambda digit: ("fraction", place + 1, (rest * 10 + digit) % factor))
+
+    def accepts(state: _Remainder) -> bool:
+        kind, place, rest = state
+        ended = kind not in ("start", "sign", "point")
+        return ended and rest * 10 ** (places - place) % factor == 0
+
+    return explore(("start", 0, 0), edges, accepts, budget)
