@@ -118,6 +118,20 @@ class Dfa:
             return Dfa.literal(b"") if fewest == 0 else Dfa.empty()
         return Dfa(subsets.repetition(self.table, fewest, most, budget), budget)
 
+    def without_bytes(self, left_out: bytes, budget: Budget = _DEFAULT) -> Dfa:
+        """The texts that contain none of some bytes."""
+        return Dfa(self._avoiding(left_out), budget)
+
+    def lives_without(self, left_out: bytes) -> bool:
+        """Whether from every state a text can be ended without some bytes."""
+        table = self._avoiding(left_out)
+        return bool((distances(table, Predecessors(table.next)) >= 0).all())
+
+    def _avoiding(self, left_out: bytes) -> Table:
+        transitions = self.transitions.copy()
+        transitions[:, list(left_out)] = -1
+        return Table(transitions, self.accepting, np.arange(256, dtype=np.uint8))
+
     def __eq__(self, other: object) -> bool:
         """Whether the languages are equal."""
         return self is other or (isinstance(other, Dfa) and self.digest == other.digest)

@@ -35,8 +35,7 @@ def explore(
     columns: list[int] = []
     targets: list[int] = []
     for source, state in enumerate(pending):
-        if not source & 63:
-            budget.check(len(pending))
+        budget.check(len(pending))
         for column, target in successors(state).items():
             number = numbers.setdefault(target, len(pending))
             if number == len(pending):
