@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phloem.grammar.dfa import Dfa
-from phloem.grammar.dfa.table import Ints, Longs, spans
+from phloem.grammar.dfa.table import Bytes, Ints, Longs, spans
 
 
 class TokenTrie:
@@ -43,7 +43,9 @@ class TokenTrie:
         self.labels = np.concatenate(labels)
         """uint8 [nodes]: the byte that leads to each node."""
         self.label_bytes = self.labels.tobytes()
-        self.parents = np.concatenate(parents)
+        self.parents = np.concatenate(parents).astype(np.int32)
+        self.levels = levels
+        """Where the nodes of each depth begin, and the end."""
         self.child_counts = np.bincount(self.parents[1:], minlength=count)
         self.first_children = np.cumsum(self.child_counts) - self.child_counts + 1
         self.token_counts = np.bincount(nodes, minlength=count)
@@ -51,6 +53,7 @@ class TokenTrie:
         order = np.argsort(nodes, kind="stable")
         self.tokens = np.array(ids, np.int32)[order]
         """int32: token ids by ascending node, in the ranges that the two arrays before tell."""
+        self._nodes_of_tokens = nodes[order]
         self.subtree_sizes = np.ones(count, np.int64)
         for start, end in zip(levels[-2:0:-1], levels[:1:-1], strict=True):
             np.add.at(self.subtree_sizes, self.parents[start:end], self.subtree_sizes[start:end])
@@ -81,32 +84,71 @@ class TokenTrie:
 
     def sweep(self, dfa: Dfa, state: int, node: int = 0) -> Sweep:
         """Run every token below a node through a DFA that is in `state` at that node."""
-        table = dfa.table
-        width = table.next.shape[1]
-        flat = table.next.ravel()
+        if node == 0:
+            legal = np.frombuffer(dfa.first_bytes(state), np.uint8)
+            roots = np.arange(1, 1 + self._child_counts[0])
+            alive = roots[np.isin(self.labels[roots], legal)]
+            if 4 * int(self.subtree_sizes[alive].sum()) > len(self.labels):
+                return self._sweep_all(dfa, state)
+        return self._sweep_alive(dfa, state, node)
+
+    def _sweep_all(self, dfa: Dfa, state: int) -> Sweep:
+        """A sweep that looks at every node, dead or alive: fastest where most are alive."""
+        following = dfa.table.next
+        count, width = following.shape
+        dead = count * width
+        # States are told by the place where their row begins; the last row stays dead.
+        rows = np.full((count + 1, width), dead, np.int32)
+        np.multiply(following, width, out=rows[:count], where=following >= 0)
+        flat = rows.ravel()
+        columns = dfa.table.classes.astype(np.int32)[self.labels]
+        states = np.full(len(self.labels), state * width, np.int32)
+        for begin, end in zip(self.levels[1:], self.levels[2:], strict=False):
+            places = states[self.parents[begin:end]]
+            places += columns[begin:end]
+            np.take(flat, places, out=states[begin:end], mode="clip")
+        left = np.flatnonzero(states == dead)
+        sources = states[self.parents[left]]
+        is_exit = sources != dead
+        ends = states[self._nodes_of_tokens]
+        is_inside = ends != dead
+        return self._swept(
+            self.tokens[is_inside],
+            ends[is_inside] // width,
+            left[is_exit],
+            sources[is_exit] // width,
+        )
+
+    def _sweep_alive(self, dfa: Dfa, state: int, node: int) -> Sweep:
+        """A sweep that goes on from the nodes that are alive."""
+        classes, flat = dfa.table.classes, dfa.table.next.ravel()
+        width = dfa.table.next.shape[1]
         nodes, states = np.array([node]), np.array([state])
         met_nodes, met_states, exits, exit_states = [], [], [], []
         while len(nodes):
             counts = self.child_counts[nodes]
             children = spans(self.first_children[nodes], counts)
             sources = np.repeat(states, counts)
-            targets = flat[sources * width + table.classes[self.labels[children]]]
+            targets = flat[sources * width + classes[self.labels[children]]]
             inside = targets >= 0
             exits.append(children[~inside])
             exit_states.append(sources[~inside])
             nodes, states = children[inside], targets[inside]
             met_nodes.append(nodes)
             met_states.append(states)
-        all_nodes, all_states = np.concatenate(met_nodes), np.concatenate(met_states)
+        all_nodes = np.concatenate(met_nodes)
         counts = self.token_counts[all_nodes]
-        left = np.concatenate(exits)
-        return Sweep(
+        return self._swept(
             self.tokens[spans(self.first_tokens[all_nodes], counts)],
-            np.repeat(all_states, counts),
-            left,
+            np.repeat(np.concatenate(met_states), counts),
+            np.concatenate(exits),
             np.concatenate(exit_states),
-            self.labels[left].astype(np.int64),
         )
+
+    def _swept(
+        self, tokens: Ints, ends: Ints | Longs, exits: Longs, exit_states: Ints | Longs
+    ) -> Sweep:
+        return Sweep(tokens, ends, exits, exit_states, self.labels[exits])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +161,7 @@ class Sweep:
     """The state each of them leads to, [n]."""
     exits: Longs
     """The nodes whose byte the DFA does not know, in a state that it was in before, [m]."""
-    exit_states: Longs
+    exit_states: Ints | Longs
     """That state, [m]."""
-    exit_bytes: Longs
+    exit_bytes: Bytes
     """That byte, [m]."""

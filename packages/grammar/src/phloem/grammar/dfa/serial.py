@@ -33,7 +33,10 @@ def unpacked(data: bytes) -> Table:
         GrammarError: if the bytes are not a packed table.
     """
     try:
-        raw = zlib.decompressobj().decompress(data, _MOST_BYTES)
+        inflater = zlib.decompressobj()
+        raw = inflater.decompress(data, _MOST_BYTES)
+        if not inflater.eof:
+            raise ValueError("it is cut short")
         states, classes = _HEADER.unpack_from(raw)
         ends = np.cumsum([_HEADER.size, 256, (states + 7) // 8, states * classes * 4])
         if len(raw) != ends[-1] or not 1 <= classes <= 256:
