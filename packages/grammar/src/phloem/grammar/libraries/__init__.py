@@ -1,0 +1,1 @@
+"""What the backends over other libraries share: checks before, and bookkeeping around them."""
