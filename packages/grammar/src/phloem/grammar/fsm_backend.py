@@ -13,6 +13,11 @@ from phloem.grammar.dfa_automaton import DfaAutomaton
 from phloem.grammar.errors import GrammarError, UnsupportedConstraint
 from phloem.grammar.matcher import AutomatonGrammar
 from phloem.grammar.regex import parse
+from phloem.grammar.structural import (
+    StructuralTagAutomaton,
+    compile_structural_tag,
+    read_structural_tag,
+)
 from phloem.grammar.token_engine import Sweeps
 from phloem.grammar.vocabulary import Vocabulary
 
@@ -79,9 +84,31 @@ def spellable(dfa: Dfa, vocabulary: Vocabulary, budget: Budget) -> Dfa:
     return dfa.without_bytes(vocabulary.missing_bytes, budget)
 
 
-KINDS: Mapping[str, AutomatonKind] = {
+def build_structural_tag(
+    constraint: Constraint, vocabulary: Vocabulary, budget: Budget
+) -> StructuralTagAutomaton:
+    """The automaton of free text with constrained parts; see `structural/spec.py`."""
+
+    def build_content(content: Constraint) -> Automaton:
+        return PLAIN_KINDS[content.kind].build(content, vocabulary, budget)
+
+    return compile_structural_tag(constraint, build_content)
+
+
+def load_structural_tag(data: bytes) -> StructuralTagAutomaton:
+    """Reads what `StructuralTagAutomaton.serialize` gave."""
+    return read_structural_tag(data, lambda kind, content: PLAIN_KINDS[kind].load(content))
+
+
+PLAIN_KINDS: Mapping[str, AutomatonKind] = {
     "regex": AutomatonKind(build_regex, DfaAutomaton.deserialize),
     "choice": AutomatonKind(build_choice, DfaAutomaton.deserialize),
+}
+"""Those that may also be the content of a structural tag."""
+
+KINDS: Mapping[str, AutomatonKind] = {
+    **PLAIN_KINDS,
+    "structural_tag": AutomatonKind(build_structural_tag, load_structural_tag),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -145,24 +146,31 @@ def fill_masks(
 def _gathered(
     matchers: Sequence[Matcher], mask: npt.NDArray[np.int32], rows: Sequence[int]
 ) -> bool:
-    """Fill the whole batch at once, if it is one grammar's and its rows are adjacent."""
-    first = matchers[0] if matchers else None
-    if not isinstance(first, AutomatonMatcher) or len(rows) != len(matchers):
+    """Fill the whole batch at once, if it is one grammar's and its rows are adjacent.
+
+    A loop over the matchers would take longer than all the copying: hence the maps.
+    """
+    count, begin = len(rows), rows[0] if rows else 0
+    if {*map(type, matchers)} != {AutomatonMatcher} or count != len(matchers):
         return False
-    engine, begin = first._engine, rows[0]
-    words, generation = engine.vocabulary.words, engine.rows.generation
-    numbers = []
-    for offset, matcher in enumerate(matchers):
-        if type(matcher) is not AutomatonMatcher or matcher._engine is not engine:
-            return False
-        if rows[offset] != begin + offset:
-            return False
-        position = matcher._position
-        numbers.append(position.row if position.row >= 0 else engine.row(position))
-    if engine.rows.generation != generation or mask.shape[1] != words:
+    engines = {*map(_ENGINE, matchers)}
+    engine: TokenEngine = engines.pop()
+    if engines or mask.shape[1] != engine.vocabulary.words:
         return False
-    engine.rows.array.take(numbers, axis=0, out=mask[begin : begin + len(numbers)], mode="clip")
+    if rows != range(begin, begin + count) and [*rows] != [*range(begin, begin + count)]:
+        return False
+    numbers = [*map(_ROW, matchers)]
+    if min(numbers) < 0:
+        generation = engine.rows.generation
+        numbers = [engine.row(matcher._position) for matcher in matchers]  # type: ignore[attr-defined]
+        if engine.rows.generation != generation:
+            return False
+    engine.rows.array.take(numbers, axis=0, out=mask[begin : begin + count], mode="clip")
     return True
+
+
+_ENGINE = attrgetter("_engine")
+_ROW = attrgetter("_position.row")
 
 
 def _write(mask: npt.NDArray[np.int32], row: int, bits: npt.NDArray[np.int32]) -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks of constraints: masks and compile times beside the libraries of others."""
