@@ -1,0 +1,80 @@
+"""Vocabularies for tests: of single bytes, and of merged ones as byte-pair encoding makes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+from phloem.grammar.vocabulary import Vocabulary
+
+END = 256
+"""The stop token of the vocabularies of this module."""
+SPECIAL = 257
+"""A special token, `<|im_start|>` by name."""
+HOLE = 258
+"""An id that stands for nothing."""
+DOUBLE = 259
+"""Spells what token ord("a") spells."""
+
+_CORPUS = """
+{"name": "Ann Lee", "age": 42, "tags": ["a", "b c"], "ok": true, "none": null, "x": -1.5e3}
+[{"id": 1, "title": "The quick brown fox"}, {"id": 22, "title": "jumps over the lazy dog."}]
+{
+  "city": "Zürich", "mood": "😀 fine", "note": "line\\nbreak \\"quoted\\" \\u00e9",
+  "list": [false, true, 100, 2000]
+}
+the cat and the dog went to the house in the morning, and there they were: https://example.org/a?b
+555-1234 2024-05-17T08:30:00Z ann.lee@example.com SELECT name FROM people WHERE age > 30;
+naïve café über Straße 日本語 текст and   several    spaces	tabs
+"""
+
+
+@lru_cache(maxsize=1)
+def byte_vocabulary() -> Vocabulary:
+    """Token n is byte n; then `END`, `SPECIAL`, `HOLE` and `DOUBLE`."""
+    return Vocabulary([*_single_bytes(), b"</s>", b"<|im_start|>", None, b"a"], [END], [SPECIAL])
+
+
+@lru_cache(maxsize=1)
+def toy_vocabulary(merges: int = 600) -> Vocabulary:
+    """The same, and the most frequent merges of a small text after them: 860 tokens."""
+    first = [*_single_bytes(), b"</s>", b"<|im_start|>", None, b"a"]
+    return Vocabulary([*first, *_merged(merges)], [END], [SPECIAL])
+
+
+def encode(vocabulary: Vocabulary, text: bytes) -> list[int]:
+    """Some tokens that spell a text: always the longest."""
+    ids = {token: id for id, token in enumerate(vocabulary.tokens) if token is not None}
+    longest = max(map(len, ids))
+    tokens, at = [], 0
+    while at < len(text):
+        end = min(at + longest, len(text))
+        while text[at:end] not in ids:
+            end -= 1
+        tokens.append(ids[text[at:end]])
+        at = end
+    return tokens
+
+
+def _single_bytes() -> list[bytes]:
+    return [bytes([byte]) for byte in range(256)]
+
+
+def _merged(count: int) -> list[bytes]:
+    """Byte-pair encoding, across the borders of words too: it makes the odder tokens."""
+    text = [bytes([byte]) for byte in _CORPUS.encode()]
+    found: dict[bytes, None] = {}
+    while len(found) < count:
+        pairs = Counter(zip(text, text[1:], strict=False))
+        (left, right), _ = max(pairs.items(), key=lambda item: (item[1], item[0]))
+        found.setdefault(left + right)
+        merged, at = [], 0
+        while at < len(text):
+            if text[at : at + 2] == [left, right]:
+                merged.append(left + right)
+                at += 2
+            else:
+                merged.append(text[at])
+                at += 1
+        text = merged
+    return list(found)
