@@ -37,10 +37,10 @@ def byte_vocabulary() -> Vocabulary:
 
 
 @lru_cache(maxsize=1)
-def toy_vocabulary(merges: int = 320) -> Vocabulary:
-    """The same, and the most frequent merges of a small text after them: 580 tokens."""
+def toy_vocabulary() -> Vocabulary:
+    """The same, and the merges that occur twice in a small text after them."""
     first = [*_single_bytes(), b"</s>", b"<|im_start|>", None, b"a"]
-    return Vocabulary([*first, *_merged(merges)], [END], [SPECIAL])
+    return Vocabulary([*first, *_merged()], [END], [SPECIAL])
 
 
 def encode(vocabulary: Vocabulary, text: bytes) -> list[int]:
@@ -61,13 +61,15 @@ def _single_bytes() -> list[bytes]:
     return [bytes([byte]) for byte in range(256)]
 
 
-def _merged(count: int) -> list[bytes]:
+def _merged() -> list[bytes]:
     """Byte-pair encoding, across the borders of words too: it makes the odder tokens."""
     text = [bytes([byte]) for byte in _CORPUS.encode()]
     found: dict[bytes, None] = {}
-    while len(found) < count:
+    while True:
         pairs = Counter(pairwise(text))
-        (left, right), _ = max(pairs.items(), key=lambda item: (item[1], item[0]))
+        (left, right), often = max(pairs.items(), key=lambda item: (item[1], item[0]))
+        if often == 1:
+            break
         found.setdefault(left + right)
         merged, at = [], 0
         while at < len(text):
