@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phloem.kernels import get_ops
-from phloem.model_runner.sampler import NOT_FINITE, Sampler
+from phloem.model_runner.sampler import NOT_FINITE, Sampler, masked_greedy, wants_greedy_only
 from phloem.scheduler import SamplingBatch, SamplingParams, TokenHistory, TokenMasks
 from phloem.scheduler.randomness import uniform
 
@@ -177,6 +177,31 @@ def test_sparse_parameters_find_their_row_when_not_all_rows_sample():
     logits = np.zeros((2, VOCAB)) + np.linspace(1, 0, VOCAB)
     found = draw(logits, params, rows=[2, 3], masks=masks, suppressed=suppressed)
     assert found.ids.tolist() == [0, 4]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(0, 1000))
+def test_the_short_way_under_masks_gives_what_the_long_one_does(data, seed):
+    rng = np.random.default_rng(seed)
+    batch = data.draw(st.integers(1, 6))
+    rows = sorted(data.draw(st.sets(st.integers(0, batch - 1), min_size=1)))
+    index = np.array(sorted(data.draw(st.sets(st.integers(0, batch - 1)))), np.int32)
+    bits = rng.integers(-(2**31), 2**31, (len(index), 2)).astype(np.int32)
+    for empty in data.draw(st.sets(st.integers(0, 5))):
+        bits[empty:] = 0
+    logits = rng.normal(0, 1, (len(rows), VOCAB)).round(1).astype(np.float32)
+    if bad := data.draw(st.sampled_from([None, np.nan, np.inf, -np.inf])):
+        logits[rng.integers(len(rows)), rng.integers(VOCAB)] = bad
+    params = [SamplingParams(temperature=0.0)] * batch
+    masks = TokenMasks(index, bits)
+    expected = draw(logits, params, rows=rows, masks=masks)
+    assert wants_greedy_only(
+        SamplingBatch.from_params(params, [0] * batch, [9] * batch), np.array(rows)
+    )
+    found = masked_greedy(get_ops(), torch.tensor(logits), np.array(rows), masks)
+    assert found.ids.tolist() == expected.ids.tolist()
+    assert found.ok.tolist() == expected.ok.tolist()
+    assert found.errors == expected.errors
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

@@ -27,6 +27,7 @@ from phloem.model_runner.sampler import (
     Sampled,
     Sampler,
     greedy,
+    masked_greedy,
     wants_greedy_only,
 )
 from phloem.scheduler.ports import (
@@ -173,13 +174,16 @@ class ModelRunner:
         if not len(forwarded.rows):
             return _result(batch, forwarded, None)
         rows = torch.from_numpy(batch.rows.astype(np.int64)).to(self._relay.device)
-        if wants_greedy_only(batch.sampling, forwarded.rows, masks):
-            sampled = greedy(self._model.greedy(forwarded.hidden), forwarded.rows)
-        else:
+        if not wants_greedy_only(batch.sampling, forwarded.rows):
             logits = self._model.logits(forwarded.hidden)
             sampled = self._sampler(
                 logits, forwarded.rows, batch.sampling, masks, self._relay[rows]
             )
+        elif masks is None:
+            sampled = greedy(self._model.greedy(forwarded.hidden), forwarded.rows)
+        else:
+            logits = self._model.logits(forwarded.hidden)
+            sampled = masked_greedy(self._model.ops, logits, forwarded.rows, masks)
         # Rows that failed relay token 0: a later step may be in flight for them, and is dropped.
         if len(forwarded.rows) < len(rows):
             rows = rows[torch.from_numpy(forwarded.rows).to(rows.device)]

@@ -44,16 +44,14 @@ class Sampled:
     """[n] None where not asked for."""
 
 
-def wants_greedy_only(
-    sampling: SamplingBatch, rows: npt.NDArray[np.int64], masks: TokenMasks | None
-) -> bool:
-    """Whether the largest logit is all that any of the batch rows `rows` wants.
+def wants_greedy_only(sampling: SamplingBatch, rows: npt.NDArray[np.int64]) -> bool:
+    """Whether the largest logit, of those that masks allow, is all that any of the batch rows
+    `rows` wants.
 
-    Then nobody needs to see the logits: see `greedy`.
+    Then nobody needs to see the logits where there are no masks: see `greedy`; and with them
+    `masked_greedy` does.
     """
     if sampling.logit_bias or sampling.histories or sampling.suppressed:
-        return False
-    if masks is not None and len(masks.index):
         return False
     return bool(
         (sampling.temperature[rows] <= 0.0).all() and (sampling.top_logprobs[rows] < 0).all()
@@ -63,9 +61,27 @@ def wants_greedy_only(
 def greedy(tokens: GreedyTokens, rows: npt.NDArray[np.int64]) -> Sampled:
     """What `Sampler` would give for batch rows that want their largest logit only."""
     ok = tokens.finite.cpu().numpy()
-    errors = {int(rows[j]): NOT_FINITE for j in np.flatnonzero(~ok).tolist()}
     ids = tokens.ids if ok.all() else tokens.ids.where(tokens.finite, 0)
-    return Sampled(ids, ok, errors, np.full(len(rows), np.nan, np.float32), (None,) * len(rows))
+    return _without_logprobs(ids, ok, ok, rows)
+
+
+def masked_greedy(
+    ops: Ops, logits: Tensor, rows: npt.NDArray[np.int64], masks: TokenMasks
+) -> Sampled:
+    """What `Sampler` would give for batch rows that want their largest logit only, in fewer passes
+    over `logits` `[n, V]`, which are changed.
+    """
+    finite = torch.isfinite(logits.sum(dim=-1))
+    were_finite = finite.cpu().numpy()
+    if not were_finite.all():
+        logits.masked_fill_(~finite.unsqueeze(-1), 0.0)
+    _apply_masks(ops, logits, rows, masks)
+    ids = ops.greedy(logits)
+    allowed = logits.gather(1, ids.unsqueeze(-1)).squeeze(-1).isfinite()
+    ok = were_finite & allowed.cpu().numpy()
+    if not ok.all():
+        ids = ids.where(finite & allowed, 0)
+    return _without_logprobs(ids, ok, were_finite, rows)
 
 
 class Sampler:
@@ -95,15 +111,10 @@ class Sampler:
         ok = (finite & allowed).cpu().numpy()
         ids = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
         self._choose(ids, logits, rows, sampling, ok)
-        errors: dict[int, str] = {}
-        if not ok.all():
-            were_finite = finite.cpu().numpy()
-            for j in np.flatnonzero(~ok).tolist():
-                errors[int(rows[j])] = NOTHING_ALLOWED if were_finite[j] else NOT_FINITE
+        sampled = _without_logprobs(ids, ok, finite.cpu().numpy(), rows)
         if raw is None:
-            unasked = np.full(len(rows), np.nan, np.float32)
-            return Sampled(ids, ok, errors, unasked, (None,) * len(rows))
-        return Sampled(ids, ok, errors, *raw.of(ids))
+            return sampled
+        return Sampled(ids, ok, sampled.errors, *raw.of(ids))
 
     def _edit(
         self,
@@ -124,11 +135,8 @@ class Sampler:
         for row, ids in sampling.suppressed:
             if row in place:
                 logits[place[row], _ids(ids, logits)] = float("-inf")
-        if masks is not None and len(masks.index):
-            found = np.isin(masks.index, rows)
-            self._ops.apply_token_bitmask(
-                logits, np.searchsorted(rows, masks.index[found]), masks.bits[found]
-            )
+        if masks is not None:
+            _apply_masks(self._ops, logits, rows, masks)
 
     def _choose(
         self,
@@ -174,6 +182,31 @@ class _RawLogprobs:
             if n > 0:
                 top[j] = TopLogprobs(top_ids[k, :n], values[k, :n])
         return chosen, tuple(top)
+
+
+def _without_logprobs(
+    ids: Tensor,
+    ok: npt.NDArray[np.bool_],
+    were_finite: npt.NDArray[np.bool_],
+    rows: npt.NDArray[np.int64],
+) -> Sampled:
+    errors = {
+        int(rows[j]): NOTHING_ALLOWED if were_finite[j] else NOT_FINITE
+        for j in np.flatnonzero(~ok).tolist()
+    }
+    return Sampled(ids, ok, errors, np.full(len(rows), np.nan, np.float32), (None,) * len(rows))
+
+
+def _apply_masks(ops: Ops, logits: Tensor, rows: npt.NDArray[np.int64], masks: TokenMasks) -> None:
+    """Forbid what masks do, in the rows of logits of their batch rows; others have none."""
+    if not len(masks.index):
+        return
+    place, bits = masks.index.astype(np.int64), masks.bits
+    if max(rows[-1], masks.index[-1]) >= len(rows):  # not all of the batch samples
+        found = np.isin(masks.index, rows)
+        place, bits = np.searchsorted(rows, masks.index[found]), bits[found]
+    if len(place):
+        ops.apply_token_bitmask(logits, place, bits)
 
 
 def _ids(ids: npt.NDArray[np.int32], logits: Tensor) -> Tensor:
