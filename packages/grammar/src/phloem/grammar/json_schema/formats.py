@@ -1,12 +1,14 @@
 """The string formats that can be asserted, as regular expressions.
 
 Where a standard allows what readers in use do not take (leap seconds, the year 0000, quoted mailbox
-names), the format here is the part that everybody takes.
+names, labels of more than 35 characters), the format here is the part that everybody takes.
 """
 
 from __future__ import annotations
 
-from phloem.grammar.dfa import Budget, Dfa
+from functools import cache
+
+from phloem.grammar.dfa import Dfa
 from phloem.grammar.errors import UnsupportedConstraint
 from phloem.grammar.regex import parse
 
@@ -24,9 +26,11 @@ _CLOCK = r"T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)"
 _DURATION = (
     rf"P(([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)({_CLOCK})?|{_CLOCK}|[0-9]+W)"
 )
-_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_HOST = rf"{_LABEL}(\.{_LABEL})*"
-_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+# 7 labels of 35 characters stay below the 253 of a name without counting them, and 5 below the 254
+# of a mailbox.
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,33}[A-Za-z0-9])?"
+_ATOMS = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_LOCAL = rf"{_ATOMS}(\.{_ATOMS})*"
 _OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4 = rf"{_OCTET}(\.{_OCTET}){{3}}"
 _GROUP = "[0-9A-Fa-f]{1,4}"
@@ -50,8 +54,8 @@ _FORMATS = {
     "time": _TIME,
     "date-time": f"{_DATE}[Tt]{_TIME}",
     "duration": _DURATION,
-    "email": rf"{_ATOM}(\.{_ATOM})*@{_HOST}",
-    "hostname": _HOST,
+    "email": rf"{_LOCAL}@{_LABEL}(\.{_LABEL}){{0,4}}",
+    "hostname": rf"{_LABEL}(\.{_LABEL}){{0,6}}",
     "uuid": "-".join(f"[0-9A-Fa-f]{{{digits}}}" for digits in (8, 4, 4, 4, 12)),
     "ipv4": _IPV4,
     "ipv6": _IPV6,
@@ -82,10 +86,9 @@ _FORMATS |= {
     "iri": _uri(_UNICODE, relative=False),
     "iri-reference": _uri(_UNICODE, relative=True),
 }
-_LIMITS = {"hostname": 253, "email": 254}
 
 
-def format_language(name: str, pointer: str, budget: Budget) -> Dfa:
+def format_language(name: str, pointer: str) -> Dfa:
     """The strings of a format.
 
     Raises:
@@ -98,7 +101,13 @@ def format_language(name: str, pointer: str, budget: Budget) -> Dfa:
             f"{name!r} is not one of {', '.join(sorted(_FORMATS))}: use 'pattern', or let formats "
             "be annotations",
         )
-    language = parse(_FORMATS[name], budget=budget)
-    if name in _LIMITS:
-        language = language.intersect(Dfa.of_lengths(0, _LIMITS[name], budget), budget)
-    return language
+    return _language(name)
+
+
+@cache
+def _language(name: str) -> Dfa:
+    language = parse(_FORMATS[name])
+    if name != "email":
+        return language
+    local = parse(_LOCAL).intersect(Dfa.of_lengths(1, 64))
+    return language.intersect(local.concat(parse("@.*")))

@@ -9,9 +9,9 @@ or -1 and less. Where a set is all numbers, `Numbers.json` is the whole JSON not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from math import gcd
 from typing import TypeAlias
 
@@ -26,6 +26,8 @@ _DECIMAL = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
 _MANTISSA = r"-?[1-9](\.[0-9]{1,16})?"
 _LARGE = r"[eE]\+?0*(1[6-9]|[2-9][0-9]|[1-9][0-9]{2,})"
 _SMALL = r"[eE]-0*[1-9][0-9]*"
+_MAX_FRACTION = 16
+_FEWEST_ZEROS = 16
 _MAX_REMAINDERS = 20_000
 _MAX_PLACES = 24
 
@@ -44,22 +46,22 @@ class Numbers:
     scientific: bool
     """Whether the universe holds scientific notation; needs `divides_one` of every multiple."""
 
-    @cached_property
+    @property
     def json(self) -> Dfa:
         """All of the JSON notation, for places where any number is legal."""
-        return parse(_DECIMAL + r"([eE][+-]?[0-9]+)?")
+        return _language(_DECIMAL + r"([eE][+-]?[0-9]+)?")
 
-    @cached_property
+    @property
     def universe(self) -> Dfa:
         """All numbers."""
         exponents = f"|{_MANTISSA}({_LARGE}|{_SMALL})" if self.scientific else ""
-        return parse(f"{_DECIMAL}{exponents}")
+        return _language(f"{_DECIMAL}{exponents}")
 
-    @cached_property
+    @property
     def integers(self) -> Dfa:
         """Numbers without a fraction, also 1.0."""
         exponents = f"|{_MANTISSA}{_LARGE}" if self.scientific else ""
-        return parse(rf"-?(0|[1-9][0-9]*)(\.0+)?{exponents}")
+        return _language(rf"-?(0|[1-9][0-9]*)(\.0+)?{exponents}")
 
     def compared(self, bound: Number, relations: Collection[int]) -> Dfa:
         """The numbers x with sign(x - bound) among `relations` (-1, 0, 1)."""
@@ -71,17 +73,14 @@ class Numbers:
 
     def any_of(self, values: Iterable[Number]) -> Dfa:
         """The numbers that equal one of some."""
-        decimals: list[Number] = []
-        rest: list[Number] = []
-        for value in values:
-            plain = -_MAX_PLACES < value.exponent <= 0 and len(value.digits) + value.exponent > 0
-            (decimals if plain and value.digits and len(value.digits) < 16 else rest).append(value)
-        sets = [self.compared(value, [0]) for value in rest]
-        for fraction, end in ((False, r"(\.0+)?"), (True, "0*")):
-            texts = [_plain(value) for value in decimals if (value.exponent < 0) == fraction]
-            if texts:
-                whole = Dfa.of_literals(texts, self.budget)
-                sets.append(whole.concat(parse(end), self.budget))
+        endings: dict[str, list[bytes]] = {}
+        for value in dict.fromkeys(values):
+            for text, ending in _notations(value, self.scientific):
+                endings.setdefault(ending, []).append(text.encode())
+        sets = [
+            Dfa.of_literals(texts, self.budget).concat(_language(ending), self.budget)
+            for ending, texts in endings.items()
+        ]
         return union_of(sets, self.budget)
 
     def multiples(self, multiple: Number, *, of_integers: bool, pointer: str) -> Dfa:
@@ -100,13 +99,13 @@ class Numbers:
         result = _multiples(factor, places, self.budget)
         if not self.scientific:
             return result
-        sets = [result, parse(_MANTISSA + _LARGE)]
+        sets = [result, _language(_MANTISSA + _LARGE)]
         if not of_integers:
             for exponent in range(1, places + 2):
                 base = multiple._replace(exponent=multiple.exponent + exponent)
                 whole = _multiples(*_scaled(base), self.budget)
-                whole = whole.intersect(parse(_MANTISSA), self.budget)
-                sets.append(whole.concat(parse(f"[eE]-0*{exponent}"), self.budget))
+                whole = whole.intersect(_language(_MANTISSA), self.budget)
+                sets.append(whole.concat(_language(f"[eE]-0*{exponent}"), self.budget))
         return union_of(sets, self.budget)
 
 
@@ -118,11 +117,27 @@ def union_of(sets: Sequence[Dfa], budget: Budget) -> Dfa:
     return union_of(sets[:middle], budget).union(union_of(sets[middle:], budget), budget)
 
 
-def _plain(value: Number) -> bytes:
-    """A number of at least one digit before the point, without superfluous zeros."""
-    before = len(value.digits) + value.exponent
-    text = f"{value.digits[:before]}.{value.digits[before:]}" if value.exponent else value.digits
-    return f"{'-' if value.negative else ''}{text}".encode()
+@lru_cache(maxsize=1024)
+def _language(pattern: str) -> Dfa:
+    return parse(pattern)
+
+
+def _notations(value: Number, scientific: bool) -> Iterator[tuple[str, str]]:
+    """The texts of one number in the universe, as what they begin with and a pattern of the end."""
+    sign = "-" if value.negative else ""
+    digits, point = value.digits, len(value.digits) + value.exponent
+    whole = digits[: max(point, 0)].ljust(point, "0") or "0"
+    fraction = "0" * -point + digits[max(point, 0) :] if digits else ""
+    for each in (sign,) if digits else ("", "-"):
+        yield (f"{each}{whole}.{fraction}", "0*") if fraction else (each + whole, r"(\.0+)?")
+    power, more = point - 1, len(digits) - 1
+    if not scientific or not digits or more > _MAX_FRACTION or 0 <= power < _FEWEST_ZEROS:
+        return
+    exponent = rf"[eE]{'-' if power < 0 else '[+]?'}0*{abs(power)}"
+    if more:
+        yield f"{sign}{digits[0]}.{digits[1:]}", f"0{{0,{_MAX_FRACTION - more}}}{exponent}"
+    else:
+        yield sign + digits, rf"(\.0{{1,{_MAX_FRACTION}}})?{exponent}"
 
 
 def _scaled(multiple: Number) -> tuple[int, int]:

@@ -133,7 +133,7 @@ class Reader:
             result = strings.intersect(result, (StringTerm(language),), self._budget)
         name = facts.text(location, "format")
         if name is not None and self.formats == "assert":
-            language = format_language(name, location.pointer, self._budget)
+            language = format_language(name, location.pointer)
             result = strings.intersect(result, (StringTerm(language),), self._budget)
         return result
 
