@@ -1,0 +1,383 @@
+"""The compile service, over a backend that does what a constraint says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from concurrent.futures import CancelledError, wait
+from pathlib import Path
+
+import pytest
+
+from phloem.grammar import Constraint, ConstraintTooComplex, GrammarError, UnsupportedConstraint
+from phloem.grammar.service import CompileService, Limits
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "mkfifo"), reason="the tests speak with workers through named pipes"
+)
+LINUX = sys.platform.startswith("linux")
+HERE = Path(__file__).parent
+PATIENCE = 60.0
+MIB = 1 << 20
+
+
+def script(text: str) -> Constraint:
+    return Constraint.regex(text)
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    import scripted_backend
+
+    return scripted_backend
+
+
+@pytest.fixture
+def serve(backend):
+    """Make services that are closed in the end."""
+    services = []
+
+    def make(name: str = backend.NAME, **options) -> CompileService:
+        limits = Limits(**{"workers": 1, "seconds": PATIENCE, **options.pop("limits", {})})
+        vocabulary = options.pop("vocabulary", backend.ScriptedVocabulary())
+        services.append(CompileService(name, vocabulary, limits=limits, **options))
+        return services[-1]
+
+    yield make
+    for service in services:
+        service.close()
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    """Make named pipes."""
+
+    def make(name: str) -> Path:
+        os.mkfifo(tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+def has_ended(pid: int) -> bool:
+    """Wait for the end of a process that need not be a child of ours."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], PATIENCE)[0])
+    finally:
+        os.close(handle)
+
+
+def test_a_constraint_is_compiled_by_a_worker_over_the_vocabulary_of_the_service(serve, backend):
+    service = serve(vocabulary=backend.ScriptedVocabulary("mine"))
+    constraint = script("fingerprint")
+    compiled = service.submit(constraint).result(PATIENCE)
+    assert (compiled.key, compiled.backend) == (constraint.key, backend.NAME)
+    assert compiled.data == b"mine"
+
+
+def test_no_worker_is_started_before_it_is_needed_and_one_serves_many(serve):
+    service = serve(limits={"workers": 3})
+    assert service.worker_pids == []
+    for text in ("a", "b", "c"):
+        assert service.compile(script(f"echo {text}")).data == text.encode()
+    assert len(service.worker_pids) == 1
+
+
+def test_a_worker_can_be_started_ahead(serve):
+    service = serve()
+    service.start().result(PATIENCE)
+    (pid,) = service.worker_pids
+    service.compile(script("echo a"))
+    assert service.worker_pids == [pid]
+
+
+@pytest.mark.parametrize("text", ["\ud800 and é", "'\"\\{}", "x" * 3_000_000])
+def test_any_text_reaches_the_worker_as_it_is(serve, text):
+    service = serve()
+    constraint = script(f"malformed {text}")
+    with pytest.raises(GrammarError) as caught:
+        service.compile(constraint)
+    assert str(caught.value) == text
+
+
+def test_errors_come_back_as_what_they_are(serve):
+    service = serve()
+    with pytest.raises(UnsupportedConstraint) as caught:
+        service.compile(script("unsupported /properties/x"))
+    assert (caught.value.pointer, caught.value.keyword) == ("/properties/x", "uniqueItems")
+    assert caught.value.reason == "leave it out"
+    with pytest.raises(ConstraintTooComplex, match="too many states"):
+        service.compile(script("complex too many states"))
+    with pytest.raises(GrammarError, match="not well formed") as plain:
+        service.compile(script("malformed not well formed"))
+    assert type(plain.value) is GrammarError
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("fail on this", GrammarError, "ZeroDivisionError: on this"),
+        ("exit", GrammarError, "made its compiler fail"),
+        ("kill", GrammarError, "died \\(signal 9\\)"),
+        ("recurse", ConstraintTooComplex, "nested too deeply"),
+    ],
+)
+def test_a_compiler_that_fails_harms_only_the_constraint_that_it_failed_on(
+    serve, text, error, message
+):
+    service = serve()
+    with pytest.raises(error, match=message):
+        service.compile(script(text))
+    assert service.compile(script("echo next")).data == b"next"
+
+
+@pytest.mark.skipif(not LINUX, reason="address space is bounded where there is /proc")
+def test_a_constraint_that_takes_too_much_memory_is_too_complex(serve):
+    service = serve(limits={"memory_bytes": 64 * MIB})
+    with pytest.raises(ConstraintTooComplex, match="more memory than the 64 MiB"):
+        service.compile(script("allocate"))
+    assert service.compile(script("echo next")).data == b"next"
+
+
+@pytest.mark.skipif(not LINUX, reason="address space is known where there is /proc")
+def test_a_worker_that_has_grown_is_replaced(serve):
+    service = serve(limits={"memory_bytes": 64 * MIB})
+    pids = [service.compile(script(f"hoard {size}")).data for size in (1000, 48 * MIB, 2000)]
+    assert pids[0] == pids[1] != pids[2]
+
+
+def test_a_constraint_that_takes_too_long_is_too_complex_and_its_worker_is_killed(serve):
+    service = serve(limits={"seconds": 0.2})
+    service.start().result(PATIENCE)
+    (pid,) = service.worker_pids
+    with pytest.raises(ConstraintTooComplex, match=r"longer than 0\.2 seconds"):
+        service.compile(script("spin"))
+    assert has_ended(pid)
+    service.start().result(PATIENCE)
+    assert pid not in service.worker_pids
+
+
+def test_a_caller_that_waits_no_longer_lets_the_constraint_go(serve):
+    service = serve()
+    with pytest.raises(ConstraintTooComplex, match=r"longer than 0\.01 seconds"):
+        service.compile(script("spin"), timeout=0.01)
+    assert service.compile(script("echo next")).data == b"next"
+
+
+def test_who_cancels_the_last_future_ends_the_work(serve, pipe):
+    service = serve()
+    here = pipe("here")
+    futures = [service.submit(script(f"spin {here}")) for _ in range(2)]
+    pid = int(here.read_text())
+    assert futures[0].cancel()
+    assert not futures[1].done()
+    assert service.worker_pids == [pid]
+    assert futures[1].cancel()
+    assert has_ended(pid)
+    assert service.compile(script("echo next")).data == b"next"
+
+
+def test_cancelling_the_task_that_waits_ends_the_work(serve, pipe):
+    service = serve()
+    here = pipe("here")
+
+    async def client_that_disconnects() -> int:
+        future = asyncio.wrap_future(service.submit(script(f"spin {here}")))
+        waiting = asyncio.ensure_future(future)
+        pid = int(await asyncio.to_thread(here.read_text))
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return pid
+
+    assert has_ended(asyncio.run(client_that_disconnects()))
+
+
+def test_a_constraint_that_is_cancelled_before_its_turn_is_never_compiled(serve, pipe, tmp_path):
+    service = serve()
+    here, proceed, counted = pipe("here"), pipe("proceed"), tmp_path / "counted"
+    first = service.submit(script(f"meet {here} {proceed}"))
+    pid = here.read_text()
+    second = service.submit(script(f"count {counted}"))
+    assert second.cancel()
+    proceed.write_text("go")
+    assert first.result(PATIENCE).data == b"go"
+    service.compile(script("echo next"))
+    assert not counted.exists()
+    assert service.worker_pids == [int(pid)]
+
+
+def test_equal_constraints_in_flight_are_compiled_once(serve, pipe):
+    service = serve()
+    here, proceed = pipe("here"), pipe("proceed")
+    futures = [service.submit(script(f"meet {here} {proceed}")) for _ in range(8)]
+    here.read_text()
+    proceed.write_text("once")
+    results = {future.result(PATIENCE).data for future in futures}
+    assert results == {b"once"}
+    assert service.stats == (1, 0, 7, 0)
+
+
+def test_other_constraints_are_compiled_while_one_takes_its_time(serve, pipe):
+    service = serve(limits={"workers": 2})
+    here = pipe("here")
+    slow = service.submit(script(f"spin {here}"))
+    here.read_text()
+    assert service.compile(script("echo quick")).data == b"quick"
+    assert not slow.done()
+
+
+def test_many_constraints_from_many_threads_all_come_back(serve):
+    service = serve(limits={"workers": 2})
+    futures = {n: service.submit(script(f"echo {n % 50}")) for n in range(400)}
+    wait(futures.values(), PATIENCE)
+    assert all(future.result().data == b"%d" % (n % 50) for n, future in futures.items())
+    assert service.stats.compiled == 50
+
+
+def test_what_was_compiled_is_remembered_up_to_a_number_of_bytes(serve, tmp_path):
+    service = serve(limits={"cache_bytes": 1000})
+    for size in (400, 500):
+        service.compile(script(f"big {size}"))
+    service.compile(script("big 400"))  # used later than the other
+    service.compile(script("big 300"))
+    assert service.stats.from_memory == 1
+    service.compile(script("big 400"))
+    assert service.stats.from_memory == 2
+    service.compile(script("big 500"))
+    assert service.stats.compiled == 4
+    service.compile(script("big 2000"))
+    service.compile(script("big 2000"))
+    assert service.stats.compiled == 6
+
+
+def test_errors_are_remembered_for_a_while(serve):
+    now = [1000.0]
+    service = serve(clock=lambda: now[0], limits={"error_seconds": 60})
+    for passed, failed in ((0, 1), (59, 1), (1, 2), (10, 2)):
+        now[0] += passed
+        with pytest.raises(UnsupportedConstraint) as caught:
+            service.compile(script("unsupported /x"))
+        assert caught.value.pointer == "/x"
+        assert service.stats.failed == failed
+
+
+def test_an_error_that_is_raised_often_does_not_grow(serve):
+    service = serve()
+    depths = set()
+    for _ in range(4):
+        future = service.submit(script("malformed x"))
+        wait([future], PATIENCE)
+        error = future.exception()
+        depth, trace = 0, error.__traceback__
+        while trace is not None:
+            depth, trace = depth + 1, trace.tb_next
+        depths.add(depth)
+        with pytest.raises(GrammarError):
+            raise error
+    assert depths == {0}
+
+
+def test_a_worker_that_was_killed_while_idle_costs_nothing_but_its_start(serve):
+    service = serve()
+    service.start().result(PATIENCE)
+    (pid,) = service.worker_pids
+    os.kill(pid, signal.SIGKILL)
+    assert not LINUX or has_ended(pid)
+    assert service.compile(script("echo a")).data == b"a"
+
+
+def test_what_a_compiler_prints_goes_to_standard_error(serve, capfd):
+    service = serve()
+    assert service.compile(script("print hello")).data == b"printed"
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("hello") == 2
+
+
+@pytest.mark.skipif(not LINUX, reason="SCHED_IDLE is Linux's")
+def test_workers_run_at_the_lowest_priority_and_so_does_their_session(serve):
+    nice, policy, session = map(int, serve().compile(script("priority")).data.split())
+    assert nice == session == 19
+    assert policy in (os.SCHED_IDLE, os.SCHED_OTHER)  # a sandbox may forbid the former
+
+
+def test_a_backend_that_cannot_be_made_is_no_fault_of_the_constraint(serve, backend):
+    service = serve(backend.ABSENT)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="ImportError: a library is not installed"):
+            service.compile(script("echo a"))
+    assert service.worker_pids == []
+    assert service.stats.failed == 0
+
+
+def test_closing_ends_what_is_waited_for_and_leaves_nothing_behind(serve, pipe):
+    service = serve()
+    here = pipe("here")
+    futures = [service.submit(script(f"spin {here}")), service.submit(script("echo waits"))]
+    pid = int(here.read_text())
+    service.close()
+    for future in futures:
+        with pytest.raises(RuntimeError, match="closed"):
+            future.result(PATIENCE)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert service.worker_pids == []
+    with pytest.raises(RuntimeError, match="closed"):
+        service.submit(script("echo a"))
+    service.close()
+
+
+def test_a_service_that_starts_a_worker_can_be_closed_at_once(serve):
+    service = serve()
+    future = service.submit(script("echo a"))
+    service.close()
+    with pytest.raises((RuntimeError, CancelledError)):
+        future.result(PATIENCE)
+    assert service.worker_pids == []
+
+
+@pytest.mark.skipif(not LINUX, reason="waits for a process that is no child, which is Linux's")
+@pytest.mark.parametrize("busy", [True, False])
+def test_workers_end_with_the_process_of_the_service_however_it_ends(backend, pipe, tmp_path, busy):
+    here = pipe("here")
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import sys
+sys.path[:] = {sys.path!r}
+import scripted_backend
+from phloem.grammar import Constraint
+from phloem.grammar.service import CompileService
+service = CompileService(scripted_backend.NAME, scripted_backend.ScriptedVocabulary())
+if {busy}:
+    service.submit(Constraint.regex("spin {here}"))
+else:
+    service.start().result()
+    open({str(here)!r}, "w").write(str(service.worker_pids[0]))
+sys.stdin.read()
+"""
+    )
+    parent = subprocess.Popen([sys.executable, str(program)], stdin=subprocess.PIPE)
+    pid = int(here.read_text())
+    parent.kill()
+    parent.communicate()
+    assert has_ended(pid)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"workers": 0}, {"seconds": 0}, {"seconds": float("nan")}, {"memory_bytes": -1}],
+)
+def test_limits_that_make_no_sense_are_refused(limits):
+    with pytest.raises(ValueError, match=next(iter(limits))):
+        Limits(**limits)
