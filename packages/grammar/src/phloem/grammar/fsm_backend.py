@@ -11,6 +11,7 @@ from phloem.grammar.constraint import Constraint
 from phloem.grammar.dfa import Budget, Dfa
 from phloem.grammar.dfa_automaton import DfaAutomaton
 from phloem.grammar.errors import GrammarError, UnsupportedConstraint
+from phloem.grammar.json_machine import JsonAutomaton, build_json, check_json
 from phloem.grammar.matcher import AutomatonGrammar
 from phloem.grammar.regex import parse
 from phloem.grammar.structural import (
@@ -103,6 +104,8 @@ def load_structural_tag(data: bytes) -> StructuralTagAutomaton:
 PLAIN_KINDS: Mapping[str, AutomatonKind] = {
     "regex": AutomatonKind(build_regex, DfaAutomaton.deserialize),
     "choice": AutomatonKind(build_choice, DfaAutomaton.deserialize),
+    "json_schema": AutomatonKind(build_json, JsonAutomaton.deserialize, check_json),
+    "json_object": AutomatonKind(build_json, JsonAutomaton.deserialize, check_json),
 }
 """Those that may also be the content of a structural tag."""
 

@@ -1,0 +1,168 @@
+"""`JsonMachine`, which makes and interns the parts of cursors, and `JsonAutomaton` around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from phloem.grammar.automaton import TokenCost
+from phloem.grammar.errors import GrammarError
+from phloem.grammar.json_machine.arrays import ArrayState
+from phloem.grammar.json_machine.cursors import Candidates, JsonCursor, Value
+from phloem.grammar.json_machine.distances import Distances
+from phloem.grammar.json_machine.layout import UNDECIDED, Layout
+from phloem.grammar.json_machine.levels import Container, Kind, Level, Levels
+from phloem.grammar.json_machine.nodes import NodeMachine, parts
+from phloem.grammar.json_machine.objects import ObjectState
+from phloem.grammar.json_machine.regions import Regions
+from phloem.grammar.json_machine.serial import Compiled, packed, unpacked
+from phloem.grammar.json_machine.text_cursors import NameCursor, StringCursor
+from phloem.grammar.json_machine.weights import INFINITE, least_fixpoint
+from phloem.grammar.json_schema.shape import NodeId, SchemaGraph
+
+AnyCursor = TypeVar("AnyCursor", bound=JsonCursor)
+
+
+class JsonAutomaton:
+    """The JSON texts of a schema, as an `Automaton`. Used by one thread."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        """From the compiled form; `of` compiles."""
+        self._compiled = compiled
+
+    @classmethod
+    def of(cls, graph: SchemaGraph, *, is_compact: bool, is_free: bool) -> JsonAutomaton:
+        """The texts of a normal form.
+
+        Args:
+            is_compact: no blanks outside of strings; otherwise `layout` says where.
+            is_free: properties come in any order; otherwise declared ones in theirs, then others.
+
+        Raises:
+            ConstraintTooComplex: if arrays or objects would have too many states.
+            GrammarError: if no value meets the schema.
+        """
+        weights = [INFINITE] * len(graph.nodes)
+        nodes = [NodeMachine(node, weights, is_free) for node in graph.nodes]
+        least_fixpoint(
+            len(nodes),
+            lambda number: nodes[number].weigh(),
+            lambda number: list(parts(graph.nodes[number])),
+            weights,
+        )
+        if weights[graph.root] >= INFINITE:
+            raise GrammarError("no finite JSON value meets the schema: relax what it demands")
+        return cls(Compiled(graph, tuple(weights), is_compact, is_free))
+
+    @property
+    def start(self) -> JsonCursor:
+        """The position at the beginning of a text."""
+        return self._machine.start
+
+    @cached_property
+    def _machine(self) -> JsonMachine:
+        return JsonMachine(self._compiled)
+
+    def serialize(self) -> bytes:
+        """The compiled form, which `deserialize` reads."""
+        return packed(self._compiled)
+
+    @classmethod
+    def deserialize(cls, data: bytes) -> JsonAutomaton:
+        """What `serialize` gave.
+
+        Raises:
+            GrammarError: if the bytes are damaged.
+        """
+        return cls(unpacked(data))
+
+
+class JsonMachine:
+    """Makes cursors, and has what they share."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        graph, self.weights = compiled.graph, compiled.weights
+        self.is_compact = compiled.is_compact
+        self.nodes = [NodeMachine(node, self.weights, compiled.is_free) for node in graph.nodes]
+        for node in self.nodes:
+            for array in node.arrays:
+                array.settle()
+        self.levels = Levels()
+        self.regions = Regions(self)
+        self._cursors: WeakValueDictionary[tuple[object, ...], JsonCursor] = WeakValueDictionary()
+        self._distances: Distances | None = None
+        self._root = graph.root
+
+    @property
+    def start(self) -> JsonCursor:
+        """The cursor at the beginning of a text."""
+        return self.cursor(Value, UNDECIDED, ((self._root, self.levels.text),), False)
+
+    def cursor(self, kind: type[AnyCursor], layout: Layout, *content: Any) -> AnyCursor:
+        """The one cursor of some content; `content` is what `kind` takes."""
+        key = (kind, layout, content)
+        cursor = self._cursors.get(key)
+        if cursor is None:
+            cursor = self._cursors[key] = kind(self, layout, *content)
+        return cursor  # type: ignore[return-value]
+
+    def distances(self, cost: TokenCost) -> Distances:
+        """The distances by the costs of a vocabulary; those of the last one asked for are kept."""
+        if self._distances is None or self._distances.cost_of_literal != cost:
+            self._distances = Distances(self, cost)
+        return self._distances
+
+    def candidates(self, found: Iterable[tuple[NodeId, Level]]) -> Candidates:
+        """What a value may be, in the one order, each node once."""
+        levels: dict[NodeId, list[Level]] = {}
+        for node, level in found:
+            levels.setdefault(node, []).append(level)
+        return tuple(sorted((node, self.levels.union(levels[node])) for node in levels))
+
+    def within(self, kind: Kind, state: Container, around: Level) -> Level:
+        """The level of one entry."""
+        return self.levels.single(kind, state, around)
+
+    def items(self, level: Level) -> Candidates:
+        """What the next item of an array may be."""
+        return self.candidates(
+            (node, self.within("array", after, around))
+            for state, around in level.entries
+            if isinstance(state, ArrayState)
+            for node, after in state.items
+        )
+
+    def opened(self, candidates: Candidates, kind: Kind) -> Level | None:
+        """The level within a container that a value begins with; None if none can."""
+        entries: list[tuple[Container, Level]] = []
+        for number, level in candidates:
+            node = self.nodes[number]
+            machines = node.arrays if kind == "array" else node.objects
+            entries += [(machine.start, level) for machine in machines]
+        return self.levels.of(kind, entries)
+
+    def string(self, layout: Layout, candidates: Candidates) -> StringCursor | None:
+        """The cursor behind the opening quote of a value."""
+        places = tuple(
+            (string, 0, 0, level)
+            for node, level in candidates
+            for string in self.nodes[node].strings
+        )
+        return self.cursor(StringCursor, layout, places, b"") if places else None
+
+    def name(self, layout: Layout, level: Level) -> NameCursor:
+        """The cursor behind the opening quote of a name."""
+        places = tuple(
+            (
+                state,
+                around,
+                state.machine.tree if state.choices else None,
+                (0,) * len(state.classes),
+                b"",
+            )
+            for state, around in level.entries
+            if isinstance(state, ObjectState)
+        )
+        return self.cursor(NameCursor, layout, places, b"")

@@ -1,0 +1,135 @@
+"""The nodes of a schema as what a cursor needs to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from phloem.grammar.dfa import Dfa
+from phloem.grammar.json_machine.arrays import ArrayMachine
+from phloem.grammar.json_machine.objects import ObjectMachine
+from phloem.grammar.json_machine.paths import Paths
+from phloem.grammar.json_machine.spelling import QUOTE
+from phloem.grammar.json_machine.weights import INFINITE
+from phloem.grammar.json_schema.shape import Node, NodeId, StringShape
+
+FILLER = b"a"
+"""The character of which the shortest strings of some length are made."""
+
+
+class NumberMachine:
+    """The texts of the numbers of a node."""
+
+    def __init__(self, dfa: Dfa) -> None:
+        self.dfa = dfa
+        self.paths = Paths(dfa)
+
+
+class StringMachine:
+    """The contents of the strings of one shape. A state of it is a state of the DFA and a count."""
+
+    def __init__(self, shape: StringShape) -> None:
+        self.dfa = shape.dfa
+        self.paths = Paths(shape.dfa)
+        self.fewest = shape.min_chars
+        self.most = shape.max_chars
+        self.is_counted = bool(shape.min_chars) or shape.max_chars is not None
+        self._firsts: dict[int, bytes] = {}
+
+    def step(self, state: int, count: int, byte: int) -> tuple[int, int] | None:
+        """The state after one more byte of content; the count is of characters begun."""
+        state = self.dfa.step(state, byte)
+        if state < 0:
+            return None
+        if self.is_counted and byte & 0xC0 != 0x80:
+            if self.most is None:
+                count = min(count + 1, self.fewest)
+            elif count < self.most:
+                count += 1
+            else:
+                return None
+        return state, count
+
+    def accepts(self, state: int, count: int) -> bool:
+        """Whether the content may end here."""
+        return count >= self.fewest and not self.paths.lengths[state]
+
+    def first_bytes(self, state: int, count: int) -> bytes:
+        """The bytes of content that may come next, ascending."""
+        firsts = self._firsts.get(state)
+        if firsts is None:
+            firsts = self._firsts[state] = self.dfa.first_bytes(state)
+        if count == self.most and self.is_counted:
+            return bytes(byte for byte in firsts if byte & 0xC0 == 0x80)
+        return firsts
+
+    def is_finite(self, state: int) -> bool:
+        """Whether finitely many contents can follow."""
+        return self.most is not None or self.paths.heights[state] >= 0
+
+    def rest_length(self, state: int, count: int) -> int:
+        """The bytes of the shortest rest."""
+        return self.paths.lengths[state] + max(self.fewest - count, 0)
+
+    def rest(self, state: int, count: int, most: int) -> tuple[bytes, int, int]:
+        """The first `most` bytes, or all, of the shortest rest, and the state after them."""
+        head, state = self.paths.walk(state, min(most, self.paths.lengths[state]))
+        filler = min(max(self.fewest - count, 0), most - len(head))
+        return head + FILLER * filler, state, count + filler
+
+
+class NodeMachine:
+    """One node."""
+
+    def __init__(self, node: Node, weights: Sequence[int], is_free: bool) -> None:
+        """Raises `ConstraintTooComplex` and `GrammarError` as the machines of its containers do."""
+        words = [b"null"] if node.null else []
+        words += [b"true" if value else b"false" for value in sorted(node.booleans)]
+        self.words = {word[0]: word for word in words}
+        self.number = None if node.numbers is None else NumberMachine(node.numbers)
+        self.strings = tuple(StringMachine(shape) for shape in node.strings)
+        arrays = (ArrayMachine(shape, weights) for shape in node.arrays)
+        self.arrays = tuple(array for array in arrays if array.is_live(*array.first))
+        objects = (ObjectMachine(shape, weights, is_free) for shape in node.objects)
+        self.objects = tuple(item for item in objects if item.is_live())
+
+    @cached_property
+    def first_bytes(self) -> bytes:
+        """The bytes that its values begin with, ascending."""
+        firsts = list(self.words)
+        if self.number is not None:
+            firsts += self.number.dfa.first_bytes(0)
+        if self.strings:
+            firsts.append(QUOTE)
+        if self.arrays:
+            firsts.append(ord("["))
+        if self.objects:
+            firsts.append(ord("{"))
+        return bytes(sorted(firsts))
+
+    def weigh(self) -> int:
+        """About how many bytes its smallest value takes, by the weights as they are now."""
+        weights = [len(word) for word in self.words.values()]
+        if self.number is not None:
+            weights.append(self.number.paths.lengths[0])
+        weights += [2 + string.rest_length(0, 0) for string in self.strings]
+        weights += [container.weigh() for container in self.containers]
+        return min(weights, default=INFINITE)
+
+    @cached_property
+    def containers(self) -> tuple[ArrayMachine | ObjectMachine, ...]:
+        """Its arrays and objects."""
+        return (*self.arrays, *self.objects)
+
+
+def parts(node: Node) -> Iterator[NodeId]:
+    """The nodes that the containers of a node refer to."""
+    for array in node.arrays:
+        yield from array.prefix
+        if array.rest is not None:
+            yield array.rest
+        for witness in array.witnesses:
+            yield from (place for place in (*witness.prefix, witness.rest) if place is not None)
+    for item in node.objects:
+        yield from (prop.node for prop in item.properties)
+        yield from (other.node for other in item.others)

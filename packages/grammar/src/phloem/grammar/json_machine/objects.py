@@ -1,0 +1,362 @@
+"""How far into an object a text is, which properties may come next, and the cheapest way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from weakref import WeakValueDictionary
+
+from phloem.grammar.dfa import Dfa
+from phloem.grammar.errors import ConstraintTooComplex, GrammarError
+from phloem.grammar.json_machine.name_tree import NameTree
+from phloem.grammar.json_machine.paths import Paths
+from phloem.grammar.json_machine.weights import INFINITE
+from phloem.grammar.json_schema.shape import NodeId, ObjectShape
+
+_MOST_DEMANDS = 6
+_MOST_FREE_NAMES = 512
+UNKNOWN = b"\xff"
+"""Stands for a name that was used and is not known; it is no UTF-8, so no name equals it."""
+
+Member = tuple[bytes, NodeId, "ObjectState"]
+"""A name, as content, the node of its value, and the state after it."""
+
+
+class ObjectState:
+    """Some properties of an object were read. One object per state: identity is equality."""
+
+    __slots__ = (
+        "__weakref__",
+        "_choices",
+        "_classes",
+        "closable",
+        "count",
+        "demands",
+        "machine",
+        "names",
+        "open",
+    )
+
+    def __init__(
+        self, machine: ObjectMachine, open: int, count: int, names: frozenset[bytes], demands: int
+    ) -> None:
+        self.machine = machine
+        self.open = open
+        """Bit set of the declared properties that may still come, each by itself."""
+        self.count = count
+        """How many were read, as far as that matters."""
+        self.names = names
+        """The undeclared names that were used."""
+        self.demands = demands
+        enough = count >= machine.shape.min_properties
+        self.closable = enough and not demands and not machine.required & open
+        self._choices = -1
+        self._classes: tuple[int, ...] | None = None
+
+    @property
+    def choices(self) -> int:
+        """Bit set of the declared properties that may come next."""
+        if self._choices < 0:
+            self._choices = self.machine.choices(self)
+        return self._choices
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The classes of undeclared properties of which one may come next."""
+        if self._classes is None:
+            self._classes = self.machine.classes(self)
+        return self._classes
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether there may be another property."""
+        return bool(self.choices or self.classes)
+
+    def cheapest(self) -> Member:
+        """The next property on the cheapest way, or of those that may be, once closable."""
+        return self.machine.plan(self)
+
+
+class ObjectMachine:
+    """The states of one `ObjectShape`, for one order of properties."""
+
+    def __init__(self, shape: ObjectShape, weights: Sequence[int], is_free: bool) -> None:
+        """`weights` of the nodes; they may change until the first cheapest way is asked for.
+
+        Raises:
+            ConstraintTooComplex: if too many sets of demands or names would have to be told apart.
+            GrammarError: if a required name can be written in no text.
+        """
+        self.shape = shape
+        self._weights = weights
+        self._is_free = is_free
+        self.names = [prop.name.encode("utf-8", "surrogatepass") for prop in shape.properties]
+        self.nodes = [prop.node for prop in shape.properties]
+        self.required = 0
+        self._declared = 0
+        for number, prop in enumerate(shape.properties):
+            if not any("\ud800" <= character <= "\udfff" for character in prop.name):
+                self._declared |= 1 << number
+                self.required |= prop.required << number
+            elif prop.required:
+                raise GrammarError(
+                    f"the required name {prop.name!r} has half of a surrogate pair: it can be "
+                    "written in no text; leave it out"
+                )
+        self.others = [(other.names, other.node, other.fulfils) for other in shape.others]
+        self.paths = [Paths(names) for names, _, _ in self.others]
+        missing = shape.min_properties - len(shape.properties)
+        if shape.demands > _MOST_DEMANDS or (self.others and missing > _MOST_FREE_NAMES):
+            raise ConstraintTooComplex(
+                f"an object with {shape.demands} demands on its names and at least "
+                f"{shape.min_properties} properties has too many states: ask for fewer"
+            )
+        self._limited = bool(shape.min_properties or shape.demands) or (
+            shape.max_properties is not None
+        )
+        self._states: WeakValueDictionary[tuple[object, ...], ObjectState] = WeakValueDictionary()
+
+    @property
+    def start(self) -> ObjectState:
+        """The state of an empty object."""
+        return self._state(self._declared, 0, frozenset(), (1 << self.shape.demands) - 1)
+
+    @cached_property
+    def tree(self) -> NameTree:
+        """The declared names."""
+        return NameTree.of(self.names)
+
+    def _state(self, open: int, count: int, names: frozenset[bytes], demands: int) -> ObjectState:
+        if self.shape.max_properties is None:
+            count = min(count, self.shape.min_properties)
+        key = (open, count, names, demands)
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = ObjectState(self, open, count, names, demands)
+        return state
+
+    def after_declared(self, state: ObjectState, number: int) -> ObjectState:
+        """The state after a declared property."""
+        return self._state(
+            self._open_after(state.open, number), state.count + 1, state.names, state.demands
+        )
+
+    def after_other(self, state: ObjectState, number: int, name: bytes) -> ObjectState:
+        """The state after an undeclared property of a class."""
+        open = state.open if self._is_free else 0
+        demands = state.demands & ~self.others[number][2]
+        return self._state(open, state.count + 1, state.names | {name}, demands)
+
+    def is_live(self) -> bool:
+        """Whether there is any such object, by the counts alone."""
+        return self._can_finish(
+            self._declared, 0, self._names_left(frozenset()), (1 << self.shape.demands) - 1
+        )
+
+    # What may come next.
+
+    def choices(self, state: ObjectState) -> int:
+        """Bit set of the declared properties that may come next."""
+        open = state.open
+        first = self.required & open & -(self.required & open)
+        if first and not self._is_free:
+            open &= (first << 1) - 1
+        if not self._limited:
+            return open
+        left = self._names_left(state.names)
+        found = 0
+        for number in _bits(open):
+            after = self._open_after(state.open, number)
+            if self._can_finish(after, state.count + 1, left, state.demands):
+                found |= 1 << number
+        return found
+
+    def classes(self, state: ObjectState) -> tuple[int, ...]:
+        """The classes of undeclared properties of which one may come next."""
+        if not self.others or (self.required & state.open and not self._is_free):
+            return ()
+        open = state.open if self._is_free else 0
+        left = self._names_left(state.names)
+        return tuple(
+            number
+            for number, (_, _, fulfils) in enumerate(self.others)
+            if self.has_names(number, 0, b"", state.names)
+            and self._can_finish(open, state.count + 1, left - 1, state.demands & ~fulfils)
+        )
+
+    def has_names(self, number: int, at: int, prefix: bytes, used: frozenset[bytes]) -> bool:
+        """Whether a name of a class that begins with `prefix`, which led to `at`, is unused."""
+        paths = self.paths[number]
+        if not used or paths.unbounded or paths.heights[at] < 0:
+            return True
+        dfa = self.others[number][0]
+        taken = _taken(dfa, [name for name in used if name.startswith(prefix) or name == UNKNOWN])
+        return paths.words(at) > taken
+
+    def _open_after(self, open: int, number: int) -> int:
+        return open & ~(1 << number) if self._is_free else open >> (number + 1) << (number + 1)
+
+    def _names_left(self, used: frozenset[bytes]) -> int:
+        """How many undeclared names are unused."""
+        left = 0
+        for (names, _, fulfils), paths in zip(self.others, self.paths, strict=True):
+            if names.is_finite and not fulfils:
+                left += paths.words(0) - _taken(names, used)
+            elif not names.is_finite:
+                return INFINITE
+        return left
+
+    def _can_finish(self, open: int, count: int, names_left: int, demands: int) -> bool:
+        required = (self.required & open).bit_count()
+        fewest = required + self._fewest_others[demands]
+        limit = self.shape.max_properties
+        if fewest >= INFINITE or (limit is not None and count + fewest > limit):
+            return False
+        missing = self.shape.min_properties - count
+        return missing <= fewest or missing <= open.bit_count() + names_left
+
+    @cached_property
+    def _fewest_others(self) -> list[int]:
+        """By open demands: the fewest undeclared properties that fulfil them."""
+        fewest = [0]
+        for demands in range(1, 1 << self.shape.demands):
+            counts = [
+                fewest[demands & ~fulfils] + 1 for _, _, fulfils in self.others if fulfils & demands
+            ]
+            fewest.append(min(counts, default=INFINITE))
+        return fewest
+
+    # The cheapest way, by the weights of nodes.
+
+    def weigh(self) -> int:
+        """About how many bytes the smallest object takes, by the weights as they are now."""
+        if not self.is_live():
+            return INFINITE
+        state = self.start
+        declared, others = self._needed(state)
+        total = 2 + sum(self._declared_weight(number) for number in _bits(declared))
+        total += sum(self._other_weight(number) for number in others)
+        return min(total, INFINITE)
+
+    def plan(self, state: ObjectState) -> Member:
+        """The next property of the cheapest way, if there can be one at all."""
+        if state.closable:
+            declared, others = self._cheapest_extra(state)
+        else:
+            declared, others = self._needed(state)
+        if declared:
+            number = (declared & -declared).bit_length() - 1
+            return self.names[number], self.nodes[number], self.after_declared(state, number)
+        number = others[0]
+        name = self.unused_name(number, 0, state.names)
+        return name, self.others[number][1], self.after_other(state, number, name)
+
+    def cheapest_below(self, state: ObjectState, choices: int) -> int:
+        """Of some declared properties that may come next, the one that a way by them takes."""
+        if not state.closable:
+            needed, _ = self._needed(state)
+            first = needed & -needed
+            if first & choices:
+                return first.bit_length() - 1
+        return min(_bits(choices), key=lambda number: (self._declared_weight(number), number))
+
+    def _needed(self, state: ObjectState) -> tuple[int, list[int]]:
+        """The declared properties and the classes of others that the cheapest way has.
+
+        A rest of the way is the way from there: the extra ones are the first in one fixed order.
+        """
+        declared = self.required & state.open
+        others = self._cover(state.demands, self._room(state) - declared.bit_count())
+        missing = self.shape.min_properties - state.count - declared.bit_count() - len(others)
+        if missing <= 0:
+            return declared, others
+        optional = state.open & ~self.required
+        ranked = [(self._declared_weight(number), 0, number) for number in _bits(optional)]
+        for number, (names, _, fulfils) in enumerate(self.others):
+            if not fulfils:
+                used = _taken(names, state.names)
+                left = self.paths[number].words(0) - used if names.is_finite else missing
+                weight = self._other_weight(number)
+                ranked.extend([(weight, 1, number)] * min(left, missing))
+        for _, is_other, number in sorted(ranked)[:missing]:
+            if is_other:
+                others.append(number)
+            else:
+                declared |= 1 << number
+        return declared, others
+
+    def _cheapest_extra(self, state: ObjectState) -> tuple[int, list[int]]:
+        ranked = [(self._declared_weight(number), 0, number) for number in _bits(state.choices)]
+        ranked += [(self._other_weight(number), 1, number) for number in state.classes]
+        _, is_other, number = min(ranked)
+        return (0, [number]) if is_other else (1 << number, [])
+
+    def _cover(self, demands: int, room: int) -> list[int]:
+        """The classes, in at most `room` properties, that fulfil demands most cheaply."""
+        return self._covers(demands, min(room, demands.bit_count()))[1] if demands else []
+
+    def _covers(self, demands: int, room: int) -> tuple[int, list[int]]:
+        if not demands:
+            return 0, []
+        best: tuple[int, list[int]] = (INFINITE, [])
+        for number, (_, _, fulfils) in enumerate(self.others):
+            left = demands & ~fulfils
+            if left != demands and self._fewest_others[left] < room:
+                weight, rest = self._covers(left, room - 1)
+                weight += self._other_weight(number)
+                if weight < best[0] or not best[1]:
+                    best = (weight, [number, *rest])
+        return best
+
+    def _room(self, state: ObjectState) -> int:
+        limit = self.shape.max_properties
+        return self.shape.demands + len(self.names) if limit is None else limit - state.count
+
+    def _declared_weight(self, number: int) -> int:
+        return len(self.names[number]) + 4 + self._weights[self.nodes[number]]
+
+    def _other_weight(self, number: int) -> int:
+        return self.paths[number].lengths[0] + 4 + self._weights[self.others[number][1]]
+
+    def unused_name(self, number: int, at: int, used: frozenset[bytes]) -> bytes:
+        """The shortest rest of a name from state `at` of a class that is none of `used` rests.
+
+        From every state on its way, it is the rest of it.
+        """
+        paths = self.paths[number]
+        if not used:
+            return paths.shortest(at)
+        if paths.lengths[at] == 0 and b"" not in used:
+            return b""
+        dfa = self.others[number][0]
+        best: bytes | None = None
+        for byte, target in paths.by_length(at):
+            if best is not None and 1 + paths.lengths[target] >= len(best):
+                break
+            left = frozenset(
+                name[1:]
+                for name in used
+                if name and name[0] == byte and _ends(dfa, dfa.run(name[1:], target))
+            )
+            if paths.heights[target] >= 0 and paths.words(target) <= len(left):
+                continue
+            rest = self.unused_name(number, target, left)
+            if best is None or 1 + len(rest) < len(best):
+                best = bytes([byte]) + rest
+        return best or b""
+
+
+def _taken(names: Dfa, used: Iterable[bytes]) -> int:
+    """How many of the used names are of a class; one that is not known counts everywhere."""
+    return sum(1 for name in used if name == UNKNOWN or names.accepts(name))
+
+
+def _ends(dfa: Dfa, state: int) -> bool:
+    return state >= 0 and bool(dfa.accepting[state])
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

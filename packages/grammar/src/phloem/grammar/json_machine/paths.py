@@ -1,0 +1,94 @@
+"""Shortest ways to the end of a text through a DFA, by characters that people would write."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from phloem.grammar.dfa import Dfa
+from phloem.grammar.dfa.table import Predecessors, heights
+from phloem.grammar.json_machine.spelling import PLAIN
+
+_FIRST = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_REST = bytes(sorted(set(PLAIN) - set(_FIRST))) + bytes(sorted(set(range(256)) - set(PLAIN)))
+PREFERENCE = _FIRST + _REST
+"""All bytes, those that are preferred among equally short ways first."""
+
+_ORDER = np.frombuffer(PREFERENCE, np.uint8)
+_FAR = np.iinfo(np.int32).max
+
+
+class Paths:
+    """The way from each state of a DFA: the way from a state on it is the rest of it."""
+
+    def __init__(self, dfa: Dfa) -> None:
+        self.dfa = dfa
+        self.lengths: list[int] = dfa.byte_distances.tolist()
+        """[states]: how many bytes it takes to the end."""
+        self._hops: dict[int, tuple[int, int]] = {}
+        self._sorted: dict[int, list[tuple[int, int]]] = {}
+
+    def hop(self, state: int) -> tuple[int, int]:
+        """The first byte of the way from a state that is not accepting, and the state after it."""
+        known = self._hops.get(state)
+        if known is None:
+            table = self.dfa.table
+            targets = table.next[state][table.classes[_ORDER]]
+            lengths = np.append(self.dfa.byte_distances, _FAR)[targets]
+            best = int(lengths.argmin())
+            known = self._hops[state] = (PREFERENCE[best], int(targets[best]))
+        return known
+
+    def walk(self, state: int, count: int) -> tuple[bytes, int]:
+        """The first `count` bytes of the way, and the state after them."""
+        path = bytearray()
+        for _ in range(count):
+            byte, state = self.hop(state)
+            path.append(byte)
+        return bytes(path), state
+
+    def shortest(self, state: int = 0) -> bytes:
+        """The whole way."""
+        return self.walk(state, self.lengths[state])[0]
+
+    def by_length(self, state: int) -> list[tuple[int, int]]:
+        """The bytes that may come next and the states after them, shortest ways first."""
+        known = self._sorted.get(state)
+        if known is None:
+            table = self.dfa.table
+            targets = table.next[state][table.classes[_ORDER]].tolist()
+            pairs = [pair for pair in zip(PREFERENCE, targets, strict=True) if pair[1] >= 0]
+            known = sorted(pairs, key=lambda pair: self.lengths[pair[1]])
+            self._sorted[state] = known
+        return known
+
+    @cached_property
+    def heights(self) -> list[int]:
+        """[states]: the most bytes that can follow; -1 without a limit."""
+        table = self.dfa.table
+        return heights(table, Predecessors(table.next)).tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def unbounded(self) -> bool:
+        """Whether infinitely many texts can follow every state."""
+        return all(height < 0 for height in self.heights)
+
+    def words(self, state: int) -> int:
+        """How many texts can follow a state from which there is a limit."""
+        return self._words[state]
+
+    @cached_property
+    def _words(self) -> dict[int, int]:
+        table = self.dfa.table
+        sizes = np.bincount(table.classes, minlength=table.next.shape[1]).tolist()
+        rows = table.next.tolist()
+        counts: dict[int, int] = {}
+        bounded = [state for state, height in enumerate(self.heights) if height >= 0]
+        for state in sorted(bounded, key=self.heights.__getitem__):
+            counts[state] = int(table.accepting[state]) + sum(
+                size * counts[target]
+                for size, target in zip(sizes, rows[state], strict=True)
+                if target >= 0
+            )
+        return counts

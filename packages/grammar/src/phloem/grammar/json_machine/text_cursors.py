@@ -1,0 +1,306 @@
+r"""The cursors within strings: escapes, and the content that they and plain bytes stand for.
+
+Content is UTF-8; a cursor holds all places that the content so far can be at, and the bytes of an
+unfinished escape. Where infinitely many contents can follow, every escape of JSON is legal; where
+finitely many can (declared names, an enum, a bounded length), only those that a character needs,
+so that such text is forced as soon as there is one. Lone surrogates are never legal.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from phloem.grammar.automaton import Region
+from phloem.grammar.json_machine.cursors import After, Colon, JsonCursor
+from phloem.grammar.json_machine.layout import Layout
+from phloem.grammar.json_machine.levels import Level
+from phloem.grammar.json_machine.name_tree import NameTree
+from phloem.grammar.json_machine.nodes import StringMachine
+from phloem.grammar.json_machine.objects import UNKNOWN, ObjectState
+from phloem.grammar.json_machine.spelling import (
+    BACKSLASH,
+    HEX_DIGITS,
+    NEEDED_ESCAPES,
+    PLAIN,
+    QUOTE,
+    SHORT_ESCAPES,
+    UNSPELLED,
+    code_points,
+)
+from phloem.grammar.json_schema.shape import NodeId
+
+if TYPE_CHECKING:
+    from phloem.grammar.json_machine.machine import JsonMachine
+
+StringPlace = tuple[StringMachine, int, int, Level]
+"""A shape, its state (two numbers), and the level behind the string."""
+NamePlace = tuple[ObjectState, Level, "NameTree | None", tuple[int, ...], bytes]
+"""The state before the name, the level around the object, the place among the declared names,
+the states of the classes that `ObjectState.classes` tells (-1 is dead), and the name so far, which
+is left empty where no class is alive."""
+
+_PLAIN = frozenset(PLAIN)
+_BEGINS = frozenset(range(0x80)) | frozenset(range(0xC2, 0xF5))
+_UNICODE = frozenset(byte for byte in _BEGINS if any(a <= byte <= z for a, z in UNSPELLED))
+_TIDY = _UNICODE | frozenset(NEEDED_ESCAPES)
+_AFTER_BACKSLASH = bytes(sorted((*SHORT_ESCAPES, ord("u"))))
+
+
+class TextCursor(JsonCursor):
+    """Within a string."""
+
+    __slots__ = ("pending", "places")
+
+    def __init__(
+        self, machine: JsonMachine, layout: Layout, places: tuple[Any, ...], pending: bytes
+    ) -> None:
+        super().__init__(machine, layout)
+        self.places = places
+        self.pending = pending
+        """The bytes of an escape that is not finished."""
+
+    @abstractmethod
+    def fed(self, places: tuple[Any, ...], byte: int) -> tuple[Any, ...]:
+        """The places after one more byte of content; none if it is not legal."""
+
+    @abstractmethod
+    def content_bytes(self, places: tuple[Any, ...]) -> set[int]:
+        """The bytes of content that `fed` takes."""
+
+    @abstractmethod
+    def closed(self) -> JsonCursor | None:
+        """The cursor behind the closing quote."""
+
+    @property
+    @abstractmethod
+    def is_finite(self) -> bool:
+        """Whether finitely many contents can follow."""
+
+    def step(self, byte: int) -> JsonCursor | None:
+        """One more byte of the JSON text."""
+        if self.pending:
+            return self._escape(byte)
+        if byte == QUOTE:
+            return self.closed()
+        if byte == BACKSLASH:
+            return self.at(self.places, b"\\") if self._can_escape(_TIDY) else None
+        return self._moved(byte) if byte in _PLAIN else None
+
+    def first_bytes(self) -> Iterable[int]:
+        """Of content and escapes, and the closing quote."""
+        if self.pending:
+            candidates = _AFTER_BACKSLASH if self.pending == b"\\" else HEX_DIGITS + b"\\u"
+            return sorted(byte for byte in candidates if self._escape(byte) is not None)
+        firsts = self.content_bytes(self.places) & _PLAIN
+        if self.closed() is not None:
+            firsts.add(QUOTE)
+        if self._can_escape(_TIDY):
+            firsts.add(BACKSLASH)
+        return sorted(firsts)
+
+    def at(self, places: tuple[Any, ...], pending: bytes = b"") -> TextCursor:
+        """The cursor at other places of the same string."""
+        return self.machine.cursor(type(self), self.layout, places, pending)
+
+    def _moved(self, *content: int) -> TextCursor | None:
+        places = self.places
+        for byte in content:
+            places = self.fed(places, byte)
+            if not places:
+                return None
+        return self.at(places)
+
+    # Escapes.
+
+    def _can_escape(self, tidy: frozenset[int]) -> bool:
+        """Whether some character can come next as an escape, `tidy` being those that need it."""
+        begins = tidy if self.is_finite else _BEGINS
+        return not begins.isdisjoint(self.content_bytes(self.places))
+
+    def _escape(self, byte: int) -> JsonCursor | None:
+        pending = self.pending + bytes((byte,))
+        if len(pending) == 2:
+            if byte == 0x75:
+                return self.at(self.places, pending) if self._can_escape(_UNICODE) else None
+            meant = SHORT_ESCAPES.get(byte)
+            if meant is None or (self.is_finite and meant not in NEEDED_ESCAPES):
+                return None
+            return self._moved(meant)
+        expected = {7: b"\\", 8: b"u"}.get(len(pending), HEX_DIGITS)
+        if byte not in expected:
+            return None
+        point = self.first_point(pending)
+        if point is None:
+            return None
+        if len(pending) == 12 or (len(pending) == 6 and point < 0x10000):
+            return self._moved(*chr(point).encode())
+        return self.at(self.places, pending)
+
+    def first_point(self, pending: bytes) -> int | None:
+        """The first legal character that an unfinished `\\uXXXX` can become; None: none."""
+        ranges = code_points(pending)
+        if self.is_finite:
+            ranges = [
+                (max(low, first), min(high, last))
+                for low, high in ranges
+                for first, last in UNSPELLED
+            ]
+        for low, high in ranges:
+            for first, last in _LENGTHS:
+                if max(low, first) <= min(high, last):
+                    bounds = (chr(max(low, first)).encode(), chr(min(high, last)).encode())
+                    found = self._first_within(self.places, *bounds)
+                    if found is not None:
+                        return ord(found.decode())
+        return None
+
+    def _first_within(self, places: tuple[Any, ...], low: bytes, high: bytes) -> bytes | None:
+        """The first sequence of as many bytes, from one to another, that `places` can take."""
+        for byte in sorted(self.content_bytes(places)):
+            if not low[0] <= byte <= high[0]:
+                continue
+            if len(low) == 1:
+                return bytes((byte,))
+            rest = self._first_within(
+                self.fed(places, byte),
+                low[1:] if byte == low[0] else b"\x80" * (len(low) - 1),
+                high[1:] if byte == high[0] else b"\xbf" * (len(high) - 1),
+            )
+            if rest is not None:
+                return bytes((byte,)) + rest
+        return None
+
+
+_LENGTHS = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, 0x10FFFF)]
+
+
+class StringCursor(TextCursor):
+    """Within a string that is a value."""
+
+    __slots__ = ()
+    places: tuple[StringPlace, ...]
+
+    def fed(self, places: tuple[StringPlace, ...], byte: int) -> tuple[StringPlace, ...]:
+        """The places after one more byte of content."""
+        moved = []
+        for string, state, count, level in places:
+            target = string.step(state, count, byte)
+            if target is not None:
+                moved.append((string, *target, level))
+        return tuple(moved)
+
+    def content_bytes(self, places: tuple[StringPlace, ...]) -> set[int]:
+        """The bytes of content that may come next."""
+        return {
+            byte for string, state, count, _ in places for byte in string.first_bytes(state, count)
+        }
+
+    def closed(self) -> JsonCursor | None:
+        """Behind the string."""
+        levels = [
+            level for string, state, count, level in self.places if string.accepts(state, count)
+        ]
+        if not levels:
+            return None
+        return self.machine.cursor(After, self.layout, self.machine.levels.union(levels))
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether finitely many contents can follow."""
+        return all(string.is_finite(state) for string, state, _, _ in self.places)
+
+    def region(self) -> Region | None:
+        """The plain bytes of the content."""
+        return None if self.pending else self.machine.regions.of_string(self)
+
+
+class NameCursor(TextCursor):
+    """Within the name of a property."""
+
+    __slots__ = ()
+    places: tuple[NamePlace, ...]
+
+    def fed(self, places: tuple[NamePlace, ...], byte: int) -> tuple[NamePlace, ...]:
+        """The places after one more byte of content."""
+        moved = []
+        for state, around, tree, states, name in places:
+            if tree is not None:
+                tree = tree.children.get(byte)
+                if tree is not None and not tree.below & state.choices:
+                    tree = None
+            longer = name + bytes((byte,))
+            states = tuple(
+                self._class_step(state, number, at, byte, longer)
+                for number, at in zip(state.classes, states, strict=True)
+            )
+            is_open = any(at >= 0 for at in states)
+            if tree is not None or is_open:
+                moved.append((state, around, tree, states, longer if is_open else b""))
+        return tuple(moved)
+
+    def _class_step(self, state: ObjectState, number: int, at: int, byte: int, name: bytes) -> int:
+        machine = state.machine
+        target = -1 if at < 0 else machine.others[number][0].step(at, byte)
+        if target >= 0 and not machine.has_names(number, target, name, state.names):
+            return -1
+        return target
+
+    def content_bytes(self, places: tuple[NamePlace, ...]) -> set[int]:
+        """The bytes of content that may come next."""
+        found: set[int] = set()
+        for place in places:
+            state, _, tree, states, _name = place
+            if tree is not None:
+                choices = state.choices
+                found.update(byte for byte, below in tree.children.items() if below.below & choices)
+            for number, at in zip(state.classes, states, strict=True):
+                if at < 0:
+                    continue
+                machine = state.machine
+                firsts = machine.others[number][0].first_bytes(at)
+                if state.names and not machine.paths[number].unbounded:
+                    found.update(byte for byte in firsts if self.fed((place,), byte))
+                else:
+                    found.update(firsts)
+        return found
+
+    def closed(self) -> JsonCursor | None:
+        """Behind the name."""
+        found = [
+            (node, self.machine.within("object", after, around))
+            for node, after, around in self.endings()
+        ]
+        if not found:
+            return None
+        return self.machine.cursor(Colon, self.layout, self.machine.candidates(found))
+
+    def endings(self) -> list[tuple[NodeId, ObjectState, Level]]:
+        """What the name can be if it ends here: the node of the value, and what is behind it."""
+        found = []
+        for state, around, tree, states, name in self.places:
+            machine = state.machine
+            if tree is not None and tree.ends >= 0 and state.choices >> tree.ends & 1:
+                number = tree.ends
+                found.append((machine.nodes[number], machine.after_declared(state, number), around))
+            if name in state.names or UNKNOWN in state.names:
+                continue
+            for number, at in zip(state.classes, states, strict=True):
+                if at >= 0 and machine.others[number][0].accepting[at]:
+                    after = machine.after_other(state, number, name)
+                    found.append((machine.others[number][1], after, around))
+        return found
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether finitely many names are left."""
+        return not any(
+            at >= 0 and state.machine.paths[number].heights[at] < 0
+            for state, _, _, states, _ in self.places
+            for number, at in zip(state.classes, states, strict=True)
+        )
+
+    def region(self) -> Region | None:
+        """The plain bytes of names."""
+        return None if self.pending else self.machine.regions.of_name(self)
