@@ -38,7 +38,7 @@ def byte_vocabulary() -> Vocabulary:
 
 @lru_cache(maxsize=1)
 def toy_vocabulary() -> Vocabulary:
-    """The same, and the merges that occur twice in a small text after them."""
+    """The same, and the merges that occur twice in a small text after them: 332 tokens."""
     first = [*_single_bytes(), b"</s>", b"<|im_start|>", None, b"a"]
     return Vocabulary([*first, *_merged()], [END], [SPECIAL])
 

@@ -45,7 +45,7 @@ def search_dfa(pattern: str, dialect: Dialect = "ecma", budget: Budget = _DEFAUL
 
 
 def _compiled(node: Node, word: CharSet, budget: Budget) -> Dfa:
-    subsets = _Subsets(Nfa(node, budget), word)
+    subsets = _Subsets(Nfa(node, budget), word, budget)
     start = (frozenset([places.ANYTHING]), places.START)
     rows, accepting = explore(
         start, subsets.successors, subsets.accepts, len(subsets.classes), budget
@@ -62,8 +62,9 @@ State = tuple[frozenset[Item], int]
 class _Subsets:
     """The deterministic automaton of an NFA, state by state."""
 
-    def __init__(self, nfa: Nfa, word: CharSet) -> None:
+    def __init__(self, nfa: Nfa, word: CharSet, budget: Budget) -> None:
         self._nfa = nfa
+        self._budget = budget
         asserted = {place for edges in nfa.asserted for place, _ in edges}
         self._looks_back = bool(asserted - _LOOK_NO_BACK)
         sets = {edge[0] for edge in nfa.reading if edge is not None}
@@ -80,7 +81,9 @@ class _Subsets:
     def successors(self, state: State) -> dict[int, State]:
         items, before = state
         found: dict[int, set[Item]] = {}
-        for item in items:
+        for number, item in enumerate(items):
+            if number & 63 == 63:
+                self._budget.check(0)
             for column, targets in self._from(item, before).items():
                 found.setdefault(column, set()).update(targets)
         if self._looks_back:
@@ -98,6 +101,7 @@ class _Subsets:
         known = self._steps.get((item, before))
         if known is not None:
             return known
+        self._budget.check(0)
         nfa = self._nfa
         steps: dict[int, list[Item]] = {}
         ends = False

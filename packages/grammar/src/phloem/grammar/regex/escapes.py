@@ -147,8 +147,11 @@ def _octal(scanner: Scanner, first: str, dialect: Dialect, in_class: bool, at: i
     if dialect == "ecma":
         if first == "0" and not scanner.peek().isdigit():
             return 0
-    elif first == "0":
-        return int(first + scanner.digits(_OCTAL, 2), 8)
+    elif first == "0" or (in_class and first in _OCTAL):
+        code = int(first + scanner.digits(_OCTAL, 2), 8)
+        if code > 0o377:
+            raise scanner.error(f"\\{code:o} is beyond \\377", at)
+        return code
     else:
         octal = first + scanner.peek(2)
         if first in _OCTAL and len(octal) == 3 and all(digit in _OCTAL for digit in octal):
