@@ -57,7 +57,8 @@ class Algebra:
     def meet(self, one: Form, two: Form) -> Form:
         """Values of both."""
         judge = self.judge
-        self._check(len(one.arrays) * len(two.arrays) + len(one.objects) * len(two.objects), 20)
+        pairs = len(one.arrays) * len(two.arrays) + len(one.objects) * len(two.objects)
+        self.check_terms(pairs, 4)
         array_pairs = [arrays.meet(judge, a, b) for a in one.arrays for b in two.arrays]
         object_pairs = [objects.meet(judge, a, b) for a in one.objects for b in two.objects]
         return Form(
@@ -82,14 +83,14 @@ class Algebra:
                 for term in array_terms
                 for piece in arrays.difference(self.judge, term, array)
             ]
-            self._check(len(array_terms))
+            self.check_terms(len(array_terms))
         for other in two.objects:
             object_terms = [
                 piece
                 for term in object_terms
                 for piece in objects.difference(self.judge, term, other)
             ]
-            self._check(len(object_terms))
+            self.check_terms(len(object_terms))
         return Form(
             one.null and not two.null,
             one.booleans - two.booleans,
@@ -127,7 +128,12 @@ class Algebra:
             return one
         return two if one is universe else one.intersect(two, self.judge.budget)
 
-    def _check(self, terms: int, factor: int = 1) -> None:
+    def check_terms(self, terms: int, factor: int = 1) -> None:
+        """Refuse so many alternatives at one place.
+
+        Raises:
+            ConstraintTooComplex: naming the number.
+        """
         self.judge.budget.check(0)
         if terms > _MAX_TERMS * factor:
             raise ConstraintTooComplex(

@@ -17,6 +17,7 @@ _MAX_START = 1000
 
 def meet(judge: Judge, one: ArrayTerm, two: ArrayTerm) -> ArrayTerm | None:
     """Arrays of both; None if there are none."""
+    judge.budget.check(0)
     places = range(max(len(one.prefix), len(two.prefix)))
     both = judge.formulas.all_of
     limits = [most for most in (one.most, two.most) if most is not None]

@@ -28,8 +28,14 @@ class _State(NamedTuple):
     """In an exponent: how the digits read compare to those of the bound's exponent."""
 
 
-def compared_decimals(bound: Number, relations: Collection[int], budget: Budget) -> Dfa:
-    """Decimals x without an exponent with sign(x - bound) among `relations` (-1, 0, 1)."""
+def compared_decimals(
+    bound: Number, relations: Collection[int], budget: Budget, *, integers: bool = False
+) -> Dfa:
+    """Decimals x without an exponent with sign(x - bound) among `relations` (-1, 0, 1).
+
+    With `integers`, only those whose fraction is zeros.
+    """
+    last = _ZERO if integers else _NINE
     point = len(bound.digits) + bound.exponent
     whole = bound.digits[: max(point, 0)].ljust(point, "0") or "0"
     fraction = "0" * -point + bound.digits[max(point, 0) :] if bound.digits else ""
@@ -47,8 +53,11 @@ def compared_decimals(bound: Number, relations: Collection[int], budget: Budget)
             ]
             return result + (_digits(state, "whole", whole, place + 1) if part == "whole" else [])
         if relation:
-            return [(_ZERO, _NINE, state._replace(part="fraction", place=0))]
-        return _digits(state, "fraction", fraction, place + 1)
+            return [(_ZERO, last, state._replace(part="fraction", place=0))]
+        following = _digits(state, "fraction", fraction, place + 1)
+        return [
+            (first, min(end, last), target) for first, end, target in following if first <= last
+        ]
 
     def accepts(state: _State) -> bool:
         if state.part in ("start", "sign", "point"):
@@ -59,7 +68,7 @@ def compared_decimals(bound: Number, relations: Collection[int], budget: Budget)
             relation, place = _whole_relation(state, whole), 0
         if not relation and place < len(fraction):
             relation = -1
-        return _relation(state.negative, relation, bound) in relations
+        return relation_of(state.negative, relation, bound) in relations
 
     return explore(_State("start"), edges, accepts, budget)
 
@@ -105,9 +114,16 @@ def compared_scientific(bound: Number, relations: Collection[int], budget: Budge
             against = state.exponent if bound.digits else 1
         else:
             against = state.exponent * _length_relation(state.place, state.against, digits)
-        return _relation(state.negative, against or state.relation, bound) in relations
+        return relation_of(state.negative, against or state.relation, bound) in relations
 
     return explore(_State("start"), edges, accepts, budget)
+
+
+def relation_of(negative: bool, magnitude: int, bound: Number) -> int:
+    """sign(x - bound) from the sign of x and how the magnitudes compare."""
+    if bound.digits and negative != bound.negative:
+        return -1 if negative else 1
+    return -magnitude if negative else magnitude
 
 
 def _minus(state: _State) -> Edges[_State]:
@@ -147,10 +163,3 @@ def _whole_relation(state: _State, whole: str) -> int:
 
 def _length_relation(place: int, relation: int, digits: str) -> int:
     return relation if place == len(digits) else (1 if place > len(digits) else -1)
-
-
-def _relation(negative: bool, magnitude: int, bound: Number) -> int:
-    """sign(x - bound) from the sign of x and how the magnitudes compare."""
-    if bound.digits and negative != bound.negative:
-        return -1 if negative else 1
-    return -magnitude if negative else magnitude

@@ -11,8 +11,8 @@ from phloem.grammar.errors import GrammarError, UnsupportedConstraint
 from phloem.grammar.json_schema import facts
 from phloem.grammar.json_schema.algebra import Algebra, is_nothing
 from phloem.grammar.json_schema.document import Document, Location
-from phloem.grammar.json_schema.draft import check_keywords, ref_hides_siblings
-from phloem.grammar.json_schema.formula import FALSE, TRUE, Formula, Formulas
+from phloem.grammar.json_schema.draft import ANNOTATIONS, Draft, check_keywords, ref_hides_siblings
+from phloem.grammar.json_schema.formula import FALSE, TRUE, Constant, Formula, Formulas
 from phloem.grammar.json_schema.numbers import Numbers
 from phloem.grammar.json_schema.reader import Reader
 from phloem.grammar.json_schema.strings import Strings, StringTerm
@@ -112,9 +112,16 @@ class Expansion:
             return TRUE if schema else FALSE
         if not schema:
             return TRUE
+        if self._is_constant(schema):
+            return self._value(schema["const"])
         formula = self.formulas.atom(location.key)
         self._locations.setdefault(formula, location)
         return formula
+
+    def _is_constant(self, schema: Any) -> bool:
+        if not isinstance(schema, dict) or self.document.draft is Draft.D4:
+            return False
+        return schema.keys() - ANNOTATIONS == {"const"}
 
     def _target(self, location: Location) -> Location:
         """Where references lead that stand for the whole of their schema."""
@@ -225,6 +232,7 @@ class Expansion:
 
     def _values_form(self, values: list[Any]) -> Form:
         """Exactly some values."""
+        self.algebra.check_terms(sum(isinstance(each, (list, dict)) for each in values))
         texts = [each.encode() for each in values if isinstance(each, str)]
         numbers = dict.fromkeys(Number.of(each) for each in values if is_number(each))
         strings: Strings = ()
@@ -248,6 +256,6 @@ class Expansion:
         return ObjectTerm(formulas, frozenset(members), (), len(members), len(members))
 
     def _value(self, value: Any) -> Formula:
-        formula = self.formulas.atom(("value", key_of(value)))
+        formula = self.formulas.atom(Constant(key_of(value)))
         self._values.setdefault(formula, value)
         return formula

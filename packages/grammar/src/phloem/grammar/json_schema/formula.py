@@ -20,6 +20,12 @@ FALSE: Formula = 1
 """No value meets it."""
 
 
+class Constant(NamedTuple):
+    """An atom that exactly one value meets; different keys are different values."""
+
+    key: str
+
+
 class Parts(NamedTuple):
     """How a formula is made: of an atom, or of other formulas."""
 
@@ -57,19 +63,38 @@ class Formulas:
 
     def all_of(self, *formulas: Formula) -> Formula:
         """Met by the values that meet all of them."""
-        return self._join("and", formulas, TRUE, FALSE)
+        operands = self._operands("and", formulas)
+        constants = [each for each in operands if self._is_constant(each)]
+        if len(constants) > 1:
+            return FALSE
+        if constants and len(operands) > 1:
+            # A value is none of the other constants, whatever it is.
+            operands = {
+                each
+                for each in operands
+                if self._parts[each].operator != "not"
+                or self._parts[each].operands[0] in constants
+                or not self._is_constant(self._parts[each].operands[0])
+            }
+        return self._joined("and", operands, TRUE, FALSE)
 
     def any_of(self, *formulas: Formula) -> Formula:
         """Met by the values that meet one of them or more."""
-        return self._join("or", formulas, FALSE, TRUE)
+        return self._joined("or", self._operands("or", formulas), FALSE, TRUE)
 
-    def _join(
-        self, operator: Operator, formulas: Iterable[Formula], neutral: Formula, absorbing: Formula
-    ) -> Formula:
+    def _is_constant(self, formula: Formula) -> bool:
+        return isinstance(self._parts[formula].atom, Constant)
+
+    def _operands(self, operator: Operator, formulas: Iterable[Formula]) -> set[Formula]:
         operands: set[Formula] = set()
         for formula in formulas:
             parts = self._parts[formula]
             operands.update(parts.operands if parts.operator == operator else (formula,))
+        return operands
+
+    def _joined(
+        self, operator: Operator, operands: set[Formula], neutral: Formula, absorbing: Formula
+    ) -> Formula:
         operands.discard(neutral)
         parts_of = map(self._parts.__getitem__, operands)
         clash = any(each.operator == "not" and each.operands[0] in operands for each in parts_of)

@@ -11,19 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import gcd
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from phloem.grammar.dfa import Budget, Dfa
 from phloem.grammar.errors import UnsupportedConstraint
-from phloem.grammar.json_schema.comparison import compared_decimals, compared_scientific
+from phloem.grammar.json_schema.comparison import (
+    compared_decimals,
+    compared_scientific,
+    relation_of,
+)
 from phloem.grammar.json_schema.explore import Edges, explore
 from phloem.grammar.json_schema.values import Number
 from phloem.grammar.regex import parse
 
 _DECIMAL = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
-_MANTISSA = r"-?[1-9](\.[0-9]{1,16})?"
+_UNSIGNED = r"[1-9](\.[0-9]{1,16})?"
+_MANTISSA = f"-?{_UNSIGNED}"
 _LARGE = r"[eE]\+?0*(1[6-9]|[2-9][0-9]|[1-9][0-9]{2,})"
 _SMALL = r"[eE]-0*[1-9][0-9]*"
 _MAX_FRACTION = 16
@@ -36,6 +41,13 @@ def divides_one(multiple: Number) -> bool:
     """Whether 1 is a multiple of it, to few places: then scientific notation can be judged."""
     factor, places = _scaled(multiple)
     return places <= _MAX_PLACES and pow(10, places) % factor == 0
+
+
+class Bound(NamedTuple):
+    """Numbers x with sign(x - limit) among `relations` (-1, 0, 1)."""
+
+    limit: Number
+    relations: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -63,13 +75,33 @@ class Numbers:
         exponents = f"|{_MANTISSA}{_LARGE}" if self.scientific else ""
         return _language(rf"-?(0|[1-9][0-9]*)(\.0+)?{exponents}")
 
-    def compared(self, bound: Number, relations: Collection[int]) -> Dfa:
-        """The numbers x with sign(x - bound) among `relations` (-1, 0, 1)."""
-        result = compared_decimals(bound, relations, self.budget)
-        if self.scientific:
-            exponents = compared_scientific(bound, relations, self.budget)
-            result = result.union(exponents.intersect(self.universe, self.budget), self.budget)
-        return result
+    def within(self, bounds: Collection[Bound], *, whole: bool = False) -> Dfa:
+        """The numbers, or with `whole` only the integers, within all of some bounds."""
+        if not bounds:
+            return self.integers if whole else self.universe
+        sets = [_decimals(bound, whole) for bound in bounds]
+        result = reduce(lambda one, two: one.intersect(two, self.budget), sets)
+        return result.union(self._scientific(bounds, whole), self.budget)
+
+    def _scientific(self, bounds: Collection[Bound], whole: bool) -> Dfa:
+        """The texts with an exponent within some bounds."""
+        if not self.scientific:
+            return Dfa.empty()
+        quarters = {(sign, size) for sign in ("", "-") for size in ((1,) if whole else (-1, 1))}
+        result = None
+        for bound in bounds:
+            power = len(bound.limit.digits) + bound.limit.exponent - 1
+            if not bound.limit.digits or 0 <= power < _FEWEST_ZEROS:
+                # Such a text is far from the limit: its exponent tells all about its magnitude.
+                quarters = {each for each in quarters if _is_within(bound, *each)}
+            else:
+                limit = compared_scientific(bound.limit, bound.relations, self.budget)
+                result = limit if result is None else result.intersect(limit, self.budget)
+        patterns = [
+            sign + _UNSIGNED + (_LARGE if size > 0 else _SMALL) for sign, size in sorted(quarters)
+        ]
+        allowed = _language("|".join(patterns)) if patterns else Dfa.empty()
+        return allowed if result is None else result.intersect(allowed, self.budget)
 
     def any_of(self, values: Iterable[Number]) -> Dfa:
         """The numbers that equal one of some."""
@@ -120,6 +152,17 @@ def union_of(sets: Sequence[Dfa], budget: Budget) -> Dfa:
 @lru_cache(maxsize=1024)
 def _language(pattern: str) -> Dfa:
     return parse(pattern)
+
+
+@lru_cache(maxsize=1024)
+def _decimals(bound: Bound, whole: bool) -> Dfa:
+    return compared_decimals(bound.limit, bound.relations, Budget(), integers=whole)
+
+
+def _is_within(bound: Bound, sign: str, size: int) -> bool:
+    """Whether numbers of that sign, of more (1) or less (-1) magnitude than a limit, are."""
+    magnitude = size if bound.limit.digits else 1
+    return relation_of(bool(sign), magnitude, bound.limit) in bound.relations
 
 
 def _notations(value: Number, scientific: bool) -> Iterator[tuple[str, str]]:

@@ -28,8 +28,7 @@ def shapes(
         ConstraintTooComplex: if there are too many ways to fulfil its demands.
     """
     for case, demands in _cases(judge, term, ()):
-        declared = Dfa.of_literals((name.encode() for name in case.properties), judge.budget)
-        others = list(_others(judge, case, demands, declared, node_of))
+        others = list(_others(judge, case, demands, node_of)) if case.classes else []
         full = case.most == len(case.required)
         yield ObjectShape(
             tuple(
@@ -88,9 +87,9 @@ def _others(
     judge: Judge,
     term: ObjectTerm,
     demands: tuple[NameDemand, ...],
-    declared: Dfa,
     node_of: Callable[[Formula], NodeId],
 ) -> Iterator[OtherProperties]:
+    declared = Dfa.of_literals((name.encode() for name in term.properties), judge.budget)
     subsets = [
         subset
         for size in range(len(demands) + 1)

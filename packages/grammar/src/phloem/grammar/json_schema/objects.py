@@ -14,6 +14,7 @@ from phloem.grammar.json_schema.terms import NameClass, NameDemand, ObjectTerm, 
 
 def meet(judge: Judge, one: ObjectTerm, two: ObjectTerm) -> ObjectTerm | None:
     """Objects of both; None if there are none. Names come in the order of `one`, then `two`."""
+    judge.budget.check(0)
     both = judge.formulas.all_of
     names = dict.fromkeys((*one.properties, *two.properties))
     limits = [most for most in (one.most, two.most) if most is not None]
@@ -41,13 +42,14 @@ def difference(judge: Judge, one: ObjectTerm, two: ObjectTerm) -> list[ObjectTer
 def settle(judge: Judge, term: ObjectTerm) -> ObjectTerm | None:
     """The same objects, with every required name declared; None if there are none."""
     properties = dict(term.properties)
-    for name, formula in properties.items():
-        if judge.is_void(formula):
-            properties[name] = FALSE
     for name in sorted(term.required - properties.keys()):
         properties[name] = of_class(term.classes, name)
-    if any(judge.is_void(properties[name]) for name in term.required):
+    required = [properties[name] for name in term.required]
+    if FALSE in required or any(map(judge.is_void, required)):
         return None
+    for name, formula in properties.items():
+        if name not in term.required and judge.is_void(formula):
+            properties[name] = FALSE
     classes = tuple(each for each in term.classes if not judge.is_void(each.formula))
     fewest = max(term.fewest, len(term.required))
     allowed = sum(formula != FALSE for formula in properties.values())

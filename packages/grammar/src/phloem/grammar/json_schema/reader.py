@@ -18,13 +18,13 @@ from phloem.grammar.json_schema.draft import Draft
 from phloem.grammar.json_schema.formats import format_language
 from phloem.grammar.json_schema.formula import FALSE, TRUE, Formula
 from phloem.grammar.json_schema.judge import Judge
-from phloem.grammar.json_schema.numbers import Numbers
+from phloem.grammar.json_schema.numbers import Bound, Numbers
 from phloem.grammar.json_schema.objects import partition
 from phloem.grammar.json_schema.objects import settle as settle_object
 from phloem.grammar.json_schema.patterns import containing
 from phloem.grammar.json_schema.strings import ANY, Strings, StringTerm
 from phloem.grammar.json_schema.terms import ArrayTerm, Form, ItemDemand, NameClass, ObjectTerm
-from phloem.grammar.json_schema.values import Number, escape
+from phloem.grammar.json_schema.values import escape
 
 _TYPES = frozenset(["null", "boolean", "integer", "number", "string", "array", "object"])
 
@@ -88,9 +88,7 @@ class Reader:
         if types.isdisjoint(("integer", "number")):
             return Dfa.empty()
         whole = "number" not in types
-        result = self.numbers.integers if whole else self.numbers.universe
-        for bound, relations in self._bounds(location):
-            result = result.intersect(self.numbers.compared(bound, relations), self._budget)
+        result = self.numbers.within(self._bounds(location), whole=whole)
         multiple = facts.number(location, "multipleOf")
         if multiple is not None:
             if multiple.negative or not multiple.digits:
@@ -101,9 +99,9 @@ class Reader:
             result = result.intersect(multiples, self._budget)
         return result
 
-    def _bounds(self, location: Location) -> list[tuple[Number, list[int]]]:
-        """Each bound of a number, and how numbers may compare to it."""
-        found: list[tuple[Number, list[int]]] = []
+    def _bounds(self, location: Location) -> list[Bound]:
+        """The bounds of numbers, in the spelling of any draft."""
+        found: list[Bound] = []
         for side, keyword, exclusive in (
             (1, "minimum", "exclusiveMinimum"),
             (-1, "maximum", "exclusiveMaximum"),
@@ -115,12 +113,12 @@ class Reader:
                 raise facts.malformed(location, exclusive, "a number, since draft 6")
             if bound is not None:
                 strict = as_flag and location.schema[exclusive]
-                found.append((bound, [side] if strict else [0, side]))
+                found.append(Bound(bound, (side,) if strict else (0, side)))
             limit = None if as_flag else facts.number(location, exclusive)
             if limit is not None:
                 if self.document.draft is Draft.D4:
                     raise facts.malformed(location, exclusive, "true or false in draft 4")
-                found.append((limit, [side]))
+                found.append(Bound(limit, (side,)))
         return found
 
     def _string(self, location: Location) -> Strings:
