@@ -3,6 +3,9 @@
 from phloem.grammar.base import Grammar, GrammarBackend, Matcher
 from phloem.grammar.constraint import Constraint
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError, UnsupportedConstraint
+from phloem.grammar.reasoning import Reasoning, ReasoningMatcher
+from phloem.grammar.registry import backend_names, create_backend, register_backend
+from phloem.grammar.vocabulary import Vocabulary
 
 __all__ = [
     "Constraint",
@@ -11,5 +14,11 @@ __all__ = [
     "GrammarBackend",
     "GrammarError",
     "Matcher",
+    "Reasoning",
+    "ReasoningMatcher",
     "UnsupportedConstraint",
+    "Vocabulary",
+    "backend_names",
+    "create_backend",
+    "register_backend",
 ]

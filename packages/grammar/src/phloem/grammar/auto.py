@@ -90,7 +90,8 @@ class AutoBackend:
             if refusal is None:
                 return
             refusals[name] = refusal
-        first = next(iter(refusals.values()))
+        # Of a refusal as a whole (there is no such kind), and one of a part, the latter says more.
+        first = max(refusals.values(), key=lambda refusal: bool(refusal.pointer))
         reasons = "; ".join(f"{name}: {refusal.reason}" for name, refusal in refusals.items())
         raise UnsupportedConstraint(first.pointer, first.keyword, reasons)
 

@@ -167,8 +167,8 @@ def check_ebnf(grammar: str) -> None:
             reason = "xgrammar ignores a look-ahead: write the rule without it"
         elif match.lastgroup == "macro":
             reason = "calls are not a part of GBNF: put a blank before the bracket of a group"
-        elif match.lastgroup == "text" and _NUL.search(match.group()):
-            reason = "xgrammar cannot match a NUL character: remove it"
+        elif match.group().startswith('"') and _NUL.search(match.group()):
+            reason = "xgrammar cannot match a NUL in a literal: put it into a class, as in [\\x00]"
         elif match.lastgroup == "text" and _LONG_ESCAPE.search(match.group()):
             reason = "xgrammar reads all digits behind \\x: write \\u and four digits"
         if reason:
