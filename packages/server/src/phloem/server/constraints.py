@@ -94,16 +94,25 @@ class _Meaning:
 
 
 def take_constraint(
-    fields: dict[str, Any], whitespace: Whitespace = "bounded"
+    fields: dict[str, Any],
+    whitespace: Whitespace = "bounded",
+    constraint: Constraint | None = None,
 ) -> ConstraintRequest | None:
-    """The constraint among the engine's own fields, which are taken out of `fields`.
+    """The constraint among the engine's own fields, which are taken out of `fields`; or the one
+    that was given beside them as `constraint`.
 
     Raises:
         BadConstraint: there are two, or it is malformed.
     """
     options = fields.pop("grammar_options", None)
     given = {name: fields.pop(name) for name in FIELDS if name in fields}
-    return constraint_of(given, options, whitespace)
+    among_fields = constraint_of(given, options, whitespace)
+    if constraint is None:
+        return among_fields
+    if among_fields is not None:
+        check_one(["constraint", among_fields.field])
+    chosen = _grammar_options(options)
+    return ConstraintRequest(constraint, "constraint", chosen.jump_forward, chosen.steering)
 
 
 def constraint_of(

@@ -13,14 +13,17 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from contextlib import aclosing, suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
+from phloem.grammar import Constraint
+from phloem.grammar.constraint import Whitespace
 from phloem.scheduler import PauseMode, Scheduler
 from phloem.server.config import ServerArgs
 from phloem.server.control import flush_cache
 from phloem.server.driver import EngineDead, LoopDriver, Sink, raise_if_dead
+from phloem.server.engine_compiler import EngineCompiler
 from phloem.server.jobs import Job, Namespace, Params, TokenIds, make_jobs, only
-from phloem.server.messages import TextNews
+from phloem.server.messages import CompiledConstraint, TextNews
 from phloem.server.news import text_news, token_news
 from phloem.server.output_text import OutputText
 from phloem.server.results import Result, ResultBuilder, ResultStream, joined
@@ -41,13 +44,17 @@ class Engine:
     one process.
 
     `sampling_params` are those of `phloem.scheduler.SamplingParams`, as a dict, and `n`: that many
-    outputs for each prompt (with a `seed`, output i has `seed + i`).
+    outputs for each prompt (with a `seed`, output i has `seed + i`). An output keeps to a
+    constraint that is given as such, or there under one of the names of
+    `phloem.server.constraints.FIELDS`.
 
     Results are dicts: `text`, `output_ids`, and `meta_info` with `id`, `finish_reason` (`type` is
     stop, length, abort or error), `prompt_tokens`, `completion_tokens`, `cached_tokens` (prompt
     tokens that were found in the cache), `retractions`, `timings` (seconds: `queue`, `ttft`,
     `decode`, `total`), and where asked for `output_token_logprobs`, `output_top_logprobs`,
-    `input_token_logprobs`, `input_top_logprobs`, of `[logprob, token_id]` pairs.
+    `input_token_logprobs`, `input_top_logprobs`, of `[logprob, token_id]` pairs; with a constraint
+    `jump_forward_tokens`, those that it forced and that the model was not asked for, if there were
+    any.
     """
 
     def __init__(self, *, progress: Progress | None = None, **options: Any) -> None:
@@ -66,10 +73,13 @@ class Engine:
         self._tokenizer = parts.tokenizer
         self._model_name = parts.model_name
         self._max_total_tokens = parts.scheduler.max_total_tokens
+        self._compiler = EngineCompiler(self.args, parts.grammars)
         self._driver = LoopDriver(parts.loop)
         # Runs at `shutdown`, when the engine is dropped, and at the latest when Python exits: a
         # thread that is still in torch then would abort the process.
-        self._finalizer = weakref.finalize(self, _end, self._driver, parts.close)
+        self._finalizer = weakref.finalize(
+            self, _end, self._driver, self._compiler.close, parts.close
+        )
 
     def __enter__(self) -> Engine:
         return self
@@ -107,6 +117,7 @@ class Engine:
         namespace: Namespace = (),
         priority: int = 0,
         tenant: str | None = None,
+        constraint: Constraint | None = None,
         stream: Literal[True],
     ) -> Iterator[Result]: ...
 
@@ -120,6 +131,7 @@ class Engine:
         namespace: Namespace = (),
         priority: int = 0,
         tenant: str | None = None,
+        constraint: Constraint | None = None,
         stream: bool = False,
     ) -> Any: ...
 
@@ -132,6 +144,7 @@ class Engine:
         namespace: Namespace = (),
         priority: int = 0,
         tenant: str | None = None,
+        constraint: Constraint | None = None,
         stream: bool = False,
     ) -> Any:
         """Continue a prompt, or several at once.
@@ -143,6 +156,7 @@ class Engine:
             namespace: only requests of an equal namespace share cached prefixes.
             priority: how urgent it is, with `enable_priority_scheduling`; the higher, the sooner.
             tenant: for whom it is, with `enable_tenant_fairness`; None: the namespace tells.
+            constraint: what all outputs keep to; compiled first, which the call waits for.
             stream: for one prompt and one output: an iterator of what is new, instead of the whole;
                 closing it aborts the request.
 
@@ -151,11 +165,13 @@ class Engine:
             n outputs of a prompt side by side).
 
         Raises:
-            ValueError: for bad input; nothing is run then.
+            ValueError: for bad input, a constraint that cannot be used too; nothing is run then.
             QueueFullError: too many requests wait; likewise.
             EngineDead: the engine has ended.
         """
-        jobs, single = self._jobs(prompts, sampling_params, input_ids, namespace, priority, tenant)
+        jobs, single = self._jobs(
+            prompts, sampling_params, input_ids, namespace, priority, tenant, constraint
+        )
         if stream:
             return self._stream(only(jobs))
         results = self._collect(jobs)
@@ -171,6 +187,7 @@ class Engine:
         namespace: Namespace = (),
         priority: int = 0,
         tenant: str | None = None,
+        constraint: Constraint | None = None,
         stream: bool = False,
     ) -> Any:
         """Answer a conversation, rendered by the model's chat template; as `generate`."""
@@ -181,6 +198,7 @@ class Engine:
             namespace=namespace,
             priority=priority,
             tenant=tenant,
+            constraint=constraint,
             stream=stream,
         )
 
@@ -193,9 +211,12 @@ class Engine:
         namespace: Namespace = (),
         priority: int = 0,
         tenant: str | None = None,
+        constraint: Constraint | None = None,
     ) -> Any:
         """As `generate`, without blocking the asyncio loop; cancelling it aborts its requests."""
-        jobs, single = self._jobs(prompts, sampling_params, input_ids, namespace, priority, tenant)
+        jobs, single = self._jobs(
+            prompts, sampling_params, input_ids, namespace, priority, tenant, constraint
+        )
         results: list[Result] = []
         builder: ResultBuilder | None = None
         async with aclosing(self._news(jobs)) as news:
@@ -216,9 +237,12 @@ class Engine:
         namespace: Namespace = (),
         priority: int = 0,
         tenant: str | None = None,
+        constraint: Constraint | None = None,
     ) -> AsyncGenerator[Result, None]:
         """What is new of one output, as it comes; closing the iterator aborts the request."""
-        jobs, _ = self._jobs(prompt, sampling_params, input_ids, namespace, priority, tenant)
+        jobs, _ = self._jobs(
+            prompt, sampling_params, input_ids, namespace, priority, tenant, constraint
+        )
         job = only(jobs)
         builder = ResultBuilder(job.prompt_ids, job.params)
         async with aclosing(self._news([job])) as news:
@@ -268,6 +292,7 @@ class Engine:
         namespace: Namespace,
         priority: int,
         tenant: str | None,
+        constraint: Constraint | None,
     ) -> tuple[list[Job], bool]:
         return make_jobs(
             self.tokenizer,
@@ -277,17 +302,26 @@ class Engine:
             namespace,
             priority=priority,
             tenant=tenant,
+            whitespace=cast(Whitespace, self.args.grammar_whitespace),
+            constraint=constraint,
         )
 
     def _as_text(self, job: Job, outputs: Iterable[RequestOutput]) -> Iterator[TextNews]:
         text = OutputText(self.tokenizer, job.params.stop)
         return (text_news(token_news(output), text) for output in outputs)
 
-    def _add(self, scheduler: Scheduler, jobs: Sequence[Job], sinks: Sequence[Sink]) -> None:
+    def _add(
+        self,
+        scheduler: Scheduler,
+        jobs: Sequence[Job],
+        constraints: Sequence[CompiledConstraint | None],
+        sinks: Sequence[Sink],
+    ) -> None:
         """Queue all jobs or none. In the loop's thread."""
         added = []
         try:
-            for job in jobs:
+            for job, constraint in zip(jobs, constraints, strict=True):
+                guidance = self._compiler.guidance(constraint)
                 scheduler.add(
                     job.rid,
                     job.prompt_ids,
@@ -295,6 +329,9 @@ class Engine:
                     job.namespace,
                     priority=job.priority,
                     tenant=job.tenant,
+                    matcher=guidance.matcher,
+                    steer=guidance.steer,
+                    jump_forward=guidance.jump_forward,
                 )
                 added.append(job.rid)
         except BaseException:
@@ -306,7 +343,10 @@ class Engine:
 
     def _start(self, jobs: Sequence[Job]) -> list[queue.SimpleQueue[Any]]:
         news: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in jobs]
-        self._driver.call(lambda scheduler: self._add(scheduler, jobs, [q.put for q in news]))
+        constraints = self._compiler.compile_all(job.constraint for job in jobs)
+        self._driver.call(
+            lambda scheduler: self._add(scheduler, jobs, constraints, [q.put for q in news])
+        )
         return news
 
     def _collect(self, jobs: Sequence[Job]) -> list[Result]:
@@ -332,9 +372,15 @@ class Engine:
         loop = asyncio.get_running_loop()
         news: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in jobs]
         sinks = [partial(_call_soon, loop, q) for q in news]
+        asked = [job.constraint for job in jobs]
+        constraints: list[CompiledConstraint | None] = [None] * len(jobs)
+        if any(asked):
+            constraints = await asyncio.to_thread(self._compiler.compile_all, asked)
         try:
             # Handed in before anything is awaited, so that the abort below cannot overtake it.
-            added = self._driver.submit(lambda scheduler: self._add(scheduler, jobs, sinks))
+            added = self._driver.submit(
+                lambda scheduler: self._add(scheduler, jobs, constraints, sinks)
+            )
             await asyncio.wrap_future(added)
             for job, q in zip(jobs, news, strict=True):
                 text = OutputText(self.tokenizer, job.params.stop)
@@ -365,10 +411,11 @@ def _call_soon(loop: asyncio.AbstractEventLoop, q: asyncio.Queue[Any], output: A
         loop.call_soon_threadsafe(q.put_nowait, output)
 
 
-def _end(driver: LoopDriver, close: Callable[[], None]) -> None:
+def _end(driver: LoopDriver, *close: Callable[[], None]) -> None:
     """End an engine's threads; a function of its own, so that it does not keep the engine."""
     driver.stop()
-    close()
+    for part in close:
+        part()
 
 
 __all__ = ["Engine", "EngineDead"]

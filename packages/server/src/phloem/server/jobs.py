@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from phloem.grammar.constraint import Whitespace
+from phloem.grammar.constraint import Constraint, Whitespace
 from phloem.scheduler import SamplingParams
 from phloem.server.constraints import ConstraintRequest, take_constraint
 from phloem.server.tokenizer import Tokenizer
@@ -50,24 +50,26 @@ def make_jobs(
     priority: int = 0,
     tenant: str | None = None,
     whitespace: Whitespace = "bounded",
+    constraint: Constraint | None = None,
 ) -> tuple[list[Job], bool]:
     """The sequences to generate, and whether the caller wants one result and no list.
 
-    `whitespace` is that of JSON outputs where a constraint's options do not say.
+    `whitespace` is that of JSON outputs where a constraint's options do not say; `constraint` is
+    that of all of them, beside which the parameters have none.
 
     Raises:
         ValueError: for input of another form, or parameters out of their range.
     """
     ids, single = _prompt_ids(tokenizer, prompts, input_ids)
     jobs = []
-    asked = _params_of(sampling_params, len(ids), whitespace)
-    for prompt, (params, n, constraint) in zip(ids, asked, strict=True):
+    asked = _params_of(sampling_params, len(ids), whitespace, constraint)
+    for prompt, (params, n, kept) in zip(ids, asked, strict=True):
         single = single and n == 1
         for i in range(n):
             # Equal seeds would make n equal outputs.
             own = params if params.seed is None else replace(params, seed=params.seed + i)
             rid = uuid.uuid4().hex
-            jobs.append(Job(rid, prompt, own, namespace, priority, tenant, constraint))
+            jobs.append(Job(rid, prompt, own, namespace, priority, tenant, kept))
     return jobs, single
 
 
@@ -110,22 +112,24 @@ _Asked = tuple[SamplingParams, int, ConstraintRequest | None]
 """The parameters of a prompt, its `n`, and its constraint."""
 
 
-def _params_of(given: Any, prompts: int, whitespace: Whitespace) -> list[_Asked]:
+def _params_of(
+    given: Any, prompts: int, whitespace: Whitespace, constraint: Constraint | None
+) -> list[_Asked]:
     if given is None or isinstance(given, (Mapping, SamplingParams)):
-        return [_one_params(given, whitespace)] * prompts
+        return [_one_params(given, whitespace, constraint)] * prompts
     if len(_listed(given, "sampling_params")) != prompts:
         raise ValueError(f"{len(given)} sampling_params were given for {prompts} prompts")
-    return [_one_params(params, whitespace) for params in given]
+    return [_one_params(params, whitespace, constraint) for params in given]
 
 
-def _one_params(given: Params, whitespace: Whitespace) -> _Asked:
+def _one_params(given: Params, whitespace: Whitespace, constraint: Constraint | None) -> _Asked:
     if isinstance(given, SamplingParams):
-        return given, 1, None
+        return given, 1, take_constraint({}, whitespace, constraint)
     if given is not None and not isinstance(given, Mapping):
         raise ValueError(f"sampling_params is a {type(given).__name__}: give a dict")
     fields = dict(given or {})
     n = fields.pop("n", 1)
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_N:
         raise ValueError(f"n is {n!r}: give an integer from 1 to {MAX_N}")
-    constraint = take_constraint(fields, whitespace)
-    return SamplingParams.from_dict(fields), n, constraint
+    taken = take_constraint(fields, whitespace, constraint)
+    return SamplingParams.from_dict(fields), n, taken

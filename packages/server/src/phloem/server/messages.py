@@ -171,6 +171,8 @@ class TokenNews(_Part):
     prompt_logprobs: Logprobs | None = None
     options: TextOptions | None = None
     """With the first news."""
+    jump_forward_tokens: int = 0
+    """Of the output so far, those that a constraint forced and that the model was not asked for."""
 
 
 class TokenBatch(_Message):
@@ -195,6 +197,7 @@ class TextNews(_Part):
     timings: dict[str, float] | None = None
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
+    jump_forward_tokens: int = 0
 
 
 class TextBatch(_Message):

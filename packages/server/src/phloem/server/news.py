@@ -37,6 +37,7 @@ def token_news(output: RequestOutput, options: TextOptions | None = None) -> Tok
         logprobs=_of_tokens(output.logprobs) if output.logprobs else None,
         prompt_logprobs=_of_prompt(output.prompt_logprobs) if output.prompt_logprobs else None,
         options=options,
+        jump_forward_tokens=output.jump_forward_tokens,
     )
 
 
@@ -57,6 +58,7 @@ def text_news(news: TokenNews, text: OutputText) -> TextNews:
         timings=news.timings,
         logprobs=news.logprobs,
         prompt_logprobs=news.prompt_logprobs,
+        jump_forward_tokens=news.jump_forward_tokens,
     )
 
 

@@ -128,6 +128,8 @@ def _meta_info(news: TextNews) -> dict[str, Any]:
         "cached_tokens": news.cached_tokens,
         "retractions": news.retractions,
     }
+    if news.jump_forward_tokens:
+        meta["jump_forward_tokens"] = news.jump_forward_tokens
     return meta if news.timings is None else meta | {"timings": news.timings}
 
 

@@ -16,6 +16,7 @@ import zmq
 from phloem.scheduler import EventLoop, QueueFullError, SamplingParams
 from phloem.server.children import ChildConfig, enter_child
 from phloem.server.control import WaitingFlushes, answer, soonest
+from phloem.server.grammars import Grammars, Guidance
 from phloem.server.ipc import Inbox, Outbox
 from phloem.server.messages import (
     Abort,
@@ -49,8 +50,11 @@ class SchedulerService:
         inbox: Inbox[ToScheduler],
         detokenizer: Outbox[TokenBatch],
         frontend: Outbox[FromScheduler],
+        grammars: Grammars | None = None,
     ) -> None:
+        """Without `grammars` constraints are refused."""
         self._loop = loop
+        self._grammars = grammars
         self._inbox = inbox
         self._detokenizer = detokenizer
         self._frontend = frontend
@@ -92,6 +96,7 @@ class SchedulerService:
     def _add(self, message: Generate) -> None:
         try:
             params = SamplingParams.from_dict(message.sampling_params)
+            guidance = self._guidance(message)
             self._loop.scheduler.add(
                 message.rid,
                 message.prompt_ids,
@@ -101,6 +106,9 @@ class SchedulerService:
                 queue_timeout=message.queue_timeout,
                 priority=message.priority,
                 tenant=message.tenant,
+                matcher=guidance.matcher,
+                steer=guidance.steer,
+                jump_forward=guidance.jump_forward,
             )
         except QueueFullError as error:
             refused = Finish("refused", None, str(error), error.status_code, error.retry_after)
@@ -110,6 +118,13 @@ class SchedulerService:
             self._news.append(_refusal(message, Finish("error", None, str(error), 400)))
         else:
             self._options[message.rid] = TextOptions(list(params.stop), message.skip_special_tokens)
+
+    def _guidance(self, message: Generate) -> Guidance:
+        if message.constraint is None:
+            return Guidance()
+        if self._grammars is None:
+            raise ValueError("the request has a constraint, which this server does not enforce")
+        return self._grammars.guidance(message.constraint)
 
     def _reply(self, message: Control) -> Reply:
         try:
@@ -180,7 +195,9 @@ def main() -> None:
     seconds = {"start the process": entered - config.spawned, **parts.startup_seconds}
     stop_ids = list(parts.scheduler.config.eos_token_ids)
     frontend.send(Ready(_limits(parts), seconds, stop_ids))
-    service = SchedulerService(parts.loop, inbox, detokenizer, frontend)
+    service = SchedulerService(parts.loop, inbox, detokenizer, frontend, parts.grammars)
+    if parts.grammars is not None:
+        parts.grammars.prepare()
     # What was made so far stays: no collection needs to look through torch's objects again, for
     # which a step of the model would wait.
     gc.collect()

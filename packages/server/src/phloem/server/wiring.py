@@ -23,11 +23,13 @@ from phloem.radix_cache import RadixCache
 from phloem.scheduler import EventLoop, Runner, Scheduler, SchedulerConfig, create_loop
 from phloem.scheduler.budget import tokens_needed
 from phloem.server.config import CHUNKING_OFF, ServerArgs
+from phloem.server.grammars import Grammars, forced_tokens
 from phloem.server.scripted_model import SCRIPTED, load_scripted_model
 from phloem.server.startup import Laps
 from phloem.server.stop_strings import TextStopChecker
 from phloem.server.tiers import ArrayMemory, KVMemory, make_tiers, wants_tiers
 from phloem.server.tokenizer import Tokenizer
+from phloem.server.vocabulary import grammar_vocabulary
 
 if TYPE_CHECKING:
     from phloem.model_runner import LlamaModel
@@ -52,6 +54,8 @@ class EngineParts:
     """Ends what the runner and the cache started; what is cached on disk is there then."""
     startup_seconds: Mapping[str, float]
     """How long each part of making it took, in order."""
+    grammars: Grammars | None
+    """None: constraints are refused."""
 
 
 def build(args: ServerArgs, progress: Progress | None = None) -> EngineParts:
@@ -152,14 +156,29 @@ def _parts(
     close: Callable[[], None],
     startup_seconds: Mapping[str, float],
 ) -> EngineParts:
-    scheduler = Scheduler(config, manager, TextStopChecker(tokenizer))
+    scheduler = Scheduler(
+        config, manager, TextStopChecker(tokenizer), tokenizer=forced_tokens(tokenizer)
+    )
     loop = create_loop(scheduler, runner, overlap)
 
     def end() -> None:
         close()
         manager.tiers.close()
 
-    return EngineParts(args, name, tokenizer, scheduler, runner, loop, end, startup_seconds)
+    grammars = _grammars(args, tokenizer, config)
+    return EngineParts(
+        args, name, tokenizer, scheduler, runner, loop, end, startup_seconds, grammars
+    )
+
+
+def _grammars(args: ServerArgs, tokenizer: Tokenizer, config: SchedulerConfig) -> Grammars | None:
+    if args.grammar_backend == "none":
+        return None
+    return Grammars(
+        args.grammar_backend,
+        lambda: grammar_vocabulary(tokenizer, config.vocab_size, config.eos_token_ids),
+        steering=args.grammar_steering,
+    )
 
 
 def _scheduler_config(
@@ -200,6 +219,7 @@ def _scheduler_config(
         request_timeout=args.request_timeout,
         queue_timeout=args.queue_timeout,
         schedule_conservativeness=args.schedule_conservativeness,
+        enable_jump_forward=args.jump_forward,
         default_seed=secrets.randbits(62) if args.random_seed is None else args.random_seed,
     )
 

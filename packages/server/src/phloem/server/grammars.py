@@ -1,0 +1,112 @@
+"""Constraints in the process that decodes: compiled ones become matchers, forced text tokens.
+
+Owns the backend that reads what was compiled, and what the scheduler asks about forced text. Where
+constraints are compiled is not its business.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from phloem.grammar import GrammarError
+from phloem.grammar.base import Matcher
+from phloem.grammar.registry import create_backend
+from phloem.grammar.service import CompiledConstraint as Compiled
+from phloem.grammar.service import GrammarLoader
+from phloem.grammar.vocabulary import Vocabulary
+from phloem.server.messages import CompiledConstraint
+from phloem.server.token_bytes import TokenBytes, TokenId
+from phloem.server.tokenizer import Tokenizer
+
+
+class Guidance(NamedTuple):
+    """What the scheduler is told of a request's constraint; see `Scheduler.add`."""
+
+    matcher: Matcher | None = None
+    steer: bool = False
+    jump_forward: bool | None = None
+
+
+class Grammars:
+    """Makes matchers of compiled constraints."""
+
+    def __init__(
+        self, backend: str, vocabulary: Callable[[], Vocabulary], *, steering: bool
+    ) -> None:
+        """Nothing is made yet.
+
+        Args:
+            backend: the name of the one that compiles.
+            vocabulary: makes that for which it compiles.
+            steering: whether texts are brought to their end where a constraint does not say.
+        """
+        self._backend = backend
+        self._make_vocabulary = vocabulary
+        self._steering = steering
+        self._lock = threading.Lock()
+        self._vocabulary: Future[Vocabulary] | None = None
+        self._loader: Future[GrammarLoader] | None = None
+
+    def prepare(self) -> tuple[Future[Vocabulary], Future[GrammarLoader]]:
+        """Begin to make what constraints need, in a thread, unless that was done; any thread may
+        call it. Until it is ready, who asks for it waits.
+        """
+        with self._lock:
+            if self._vocabulary is None or self._loader is None:
+                thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-load")
+                vocabulary = self._vocabulary = thread.submit(self._make_vocabulary)
+                self._loader = thread.submit(
+                    lambda: GrammarLoader(create_backend(self._backend, vocabulary.result()))
+                )
+                thread.shutdown(wait=False)
+            return self._vocabulary, self._loader
+
+    def guidance(self, compiled: CompiledConstraint | None) -> Guidance:
+        """What a request's constraint means to the scheduler, with a matcher at the beginning of a
+        text. In the scheduler's thread.
+
+        Raises:
+            GrammarError: the constraint was compiled for something else, or none can be read.
+        """
+        if compiled is None:
+            return Guidance()
+        _, loader = self.prepare()
+        steer = self._steering if compiled.steering is None else compiled.steering
+        try:
+            grammar = loader.result().load(Compiled(compiled.key, compiled.backend, compiled.data))
+            return Guidance(grammar.matcher(), steer, compiled.jump_forward)
+        except GrammarError:
+            raise
+        except Exception as error:  # of a library: one request must not end all others
+            raise GrammarError(f"the constraint cannot be read: {error}") from error
+
+
+class ForcedTokens:
+    """What the scheduler asks about forced text; implements its `TextTokenizer`."""
+
+    def __init__(self, tokenizer: Tokenizer, token_bytes: TokenBytes) -> None:
+        self._encode = tokenizer.backend.encode
+        self._token_bytes = token_bytes
+        self._special_ids = tokenizer.special_ids
+
+    def encode(self, text: bytes) -> Sequence[TokenId] | None:
+        """The tokens of a piece of text; None where it is none, as with half a character."""
+        try:
+            decoded = text.decode()
+        except UnicodeDecodeError:
+            return None
+        ids: list[TokenId] = self._encode(decoded, add_special_tokens=False).ids
+        return ids
+
+    def token_bytes(self, token: TokenId) -> bytes:
+        """What a token spells; nothing for special tokens."""
+        return b"" if token in self._special_ids else self._token_bytes(token)
+
+
+def forced_tokens(tokenizer: Tokenizer) -> ForcedTokens | None:
+    """What knows the tokens of forced text; None where tokens do not spell texts in bytes."""
+    token_bytes = tokenizer.token_bytes
+    return None if token_bytes is None else ForcedTokens(tokenizer, token_bytes)
