@@ -1,12 +1,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 
 import pytest
 
+from phloem.grammar import Constraint
+from phloem.grammar.registry import create_backend
 from phloem.server.config import ServerArgs
-from phloem.server.messages import Abort, Control, Generate, Reply, TextOptions
+from phloem.server.messages import (
+    Abort,
+    CompiledConstraint,
+    Control,
+    Generate,
+    Reply,
+    TextOptions,
+)
 from phloem.server.scheduler_process import SchedulerService
 from phloem.server.wiring import build
 
@@ -34,7 +44,7 @@ class Harness:
         self.parts = build(ServerArgs(model=model, **options))
         self.inbox, self.detokenizer, self.frontend = Box(), Box(), Box()
         self.service = SchedulerService(
-            self.parts.loop, self.inbox, self.detokenizer, self.frontend
+            self.parts.loop, self.inbox, self.detokenizer, self.frontend, self.parts.grammars
         )
 
     def send(self, *messages):
@@ -194,3 +204,47 @@ def test_a_pause_that_retracts_lets_a_waiting_flush_happen(harness):
     assert (state.value["paused"], state.value["weight_version"]) == ("retract", "two")
     assert resumed.error is None
     assert "mode 'gently' is unknown" in odd.error
+
+
+class TestConstraints:
+    PATTERN = "[0-9]{4}-[01][0-9]"
+
+    @pytest.fixture(params=[False, True], ids=["normal", "overlap"])
+    def harness(self, script, request):
+        return Harness(script, enable_overlap=request.param, grammar_backend="fsm")
+
+    def compiled(self, harness):
+        vocabulary, _ = harness.parts.grammars.prepare()
+        constraint = Constraint.regex(self.PATTERN)
+        data = create_backend("fsm", vocabulary.result()).compile(constraint).serialize()
+        return CompiledConstraint(constraint.key, "fsm", data)
+
+    def test_a_compiled_one_is_followed(self, harness):
+        harness.send(
+            Generate("free", [5], {**GREEDY, "max_new_tokens": 3}),
+            Generate("held", [5], GREEDY, constraint=self.compiled(harness)),
+        )
+        tokens, ends = {"free": [], "held": []}, {}
+        for news in (news for batch in harness.run() for news in batch):
+            tokens[news.rid] += news.token_ids
+            ends[news.rid] = news.finish
+        assert tokens["free"] == [10, 11, 12]
+        assert re.fullmatch(self.PATTERN, harness.parts.tokenizer.decode(tokens["held"]))
+        assert ends["held"].type == "stop"
+
+    def test_one_that_cannot_be_read_is_refused_and_others_go_on(self, harness):
+        bad = CompiledConstraint("key", "fsm", b"no grammar")
+        harness.send(
+            Generate("bad", [5], GREEDY, constraint=bad),
+            Generate("good", [5], GREEDY, constraint=self.compiled(harness)),
+        )
+        ends = {news.rid: news.finish for batch in harness.run() for news in batch}
+        assert (ends["bad"].type, ends["bad"].status_code) == ("error", 400)
+        assert ends["good"].type == "stop"
+
+    def test_where_none_are_enforced_they_are_refused(self, script):
+        harness = Harness(script, grammar_backend="none")
+        constraint = CompiledConstraint("key", "fsm", b"")
+        harness.send(Generate("r", [5], GREEDY, constraint=constraint))
+        ((news,),) = harness.run()
+        assert "does not enforce" in news.finish.message
