@@ -223,8 +223,9 @@ class TokenEngine:
             for sweep, region in sweeps:
                 order = np.argsort(sweep.ends, kind="stable")
                 ends, firsts = np.unique(sweep.ends[order], return_index=True)
-                parts = np.split(sweep.tokens[order], firsts[1:])
-                for end, part in zip(ends.tolist(), parts, strict=True):
+                bounds = [*firsts.tolist(), len(order)]
+                for number, end in enumerate(ends.tolist()):
+                    part = sweep.tokens[order[bounds[number] : bounds[number + 1]]]
                     found.setdefault(self.at(region.cursor(end)), []).extend(part.tolist())
             position.targets = [(at, np.array(tokens, np.int32)) for at, tokens in found.items()]
             self._cells += 8 * len(found) + sum(map(len, found.values())) // 16
