@@ -131,7 +131,7 @@ class Regions:
             return machine.cursor(type(cursor), cursor.layout, tuple(moved), b"")
 
         front = _Front(cursor, joint.dfa, state)
-        if not front.edges:
+        if not front.edges and not _is_special(places):
             return Region(joint.dfa, state, behind)
         known = len(front.places)
 
@@ -176,19 +176,24 @@ class _Front:
     def overlaid(self, dfa: Dfa) -> Dfa:
         """These places, numbered from 0, and behind them the states of a DFA."""
         known, table = len(self.places), dfa.table
-        bytes_ = sorted({byte for _, byte, _ in self.edges})
+        bytes_ = np.unique(np.array([byte for _, byte, _ in self.edges], np.uint8))
         classes = table.classes.astype(np.int32)
         rows = np.append(table.next, np.full((1, table.next.shape[1]), -1, np.int32), axis=0)
         rows = np.where(rows < 0, -1, rows + known)
         rows = np.concatenate([rows[self.behind], rows[:-1]])
         rows = np.append(rows, rows[:, classes[bytes_]], axis=1)
-        columns = {byte: table.next.shape[1] + place for place, byte in enumerate(bytes_)}
+        columns = {byte: table.next.shape[1] + i for i, byte in enumerate(bytes_.tolist())}
         for place, byte, target in self.edges:
             rows[place, columns[byte]] = target
         for byte, column in columns.items():
             classes[byte] = column
         used, numbers = np.unique(classes, return_inverse=True)
         return _unchanged(rows[:, used], numbers.reshape(-1).astype(np.uint8))
+
+
+def _is_special(places: tuple[NamePlace, ...]) -> bool:
+    """Whether the name so far is one that was declared or used."""
+    return any(tree is not None or name in state.names for state, _, tree, _, name in places)
 
 
 def _told_apart(places: tuple[NamePlace, ...]) -> set[int]:
@@ -251,7 +256,9 @@ def _plain(table: Table) -> Dfa:
 
 @lru_cache(maxsize=1)
 def _window() -> Dfa:
-    return _plain(of_lengths(0, _WINDOW, Budget()))
+    table = of_lengths(0, _WINDOW, Budget())
+    table.next[_WINDOW * _WITHIN :] = -1
+    return _plain(table)
 
 
 def _unchanged(rows: Ints, classes: Bytes) -> Dfa:
