@@ -21,7 +21,9 @@ from phloem.scheduler.ports import (
     StepResult,
     StopChecker,
     StopMatcher,
+    TextTokenizer,
     TokenMasks,
+    TokenMatcher,
     TopLogprobs,
 )
 from phloem.scheduler.request import (
@@ -74,10 +76,12 @@ __all__ = [
     "StepResult",
     "StopChecker",
     "StopMatcher",
+    "TextTokenizer",
     "Timings",
     "TokenHistory",
     "TokenLogprob",
     "TokenMasks",
+    "TokenMatcher",
     "TopLogprobs",
     "checked_new_tokens",
     "checked_priority",
