@@ -1,0 +1,59 @@
+"""The benchmark of masks: its constraints and texts fit each other, and it measures all engines."""
+
+from __future__ import annotations
+
+import re
+
+import jsonschema
+import pytest
+
+pytest.importorskip("xgrammar")
+pytest.importorskip("llguidance")
+
+import json
+
+from benchmarks.grammar.masks import CASES, ENGINES, Case, Times, measure_case, read_cases
+
+GIVEN = json.loads(CASES.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", GIVEN, ids=lambda case: case["name"])
+def test_the_texts_satisfy_the_constraints(case):
+    for text in case["texts"]:
+        if case["kind"] == "regex":
+            assert re.fullmatch(case["source"], text)
+        else:
+            jsonschema.Draft202012Validator(case["source"]).validate(json.loads(text))
+
+
+def test_names_are_given_once():
+    cases = read_cases(lambda text: list(text.encode()))
+    assert len({case.name for case in cases}) == len(cases) >= 20
+
+
+class Refusing:
+    """An engine whose followers take every token but 3."""
+
+    def compile(self, case):
+        return lambda: self
+
+    def mask(self):
+        return None
+
+    def accept(self, token):
+        return token != 3
+
+
+def test_every_engine_is_measured_at_every_token():
+    case = Case("x", "regex", "", [[1, 2], [4]])
+    times = measure_case(case, {name: Refusing() for name in ENGINES}, rounds=2, passes=2)
+    assert list(times) == ["fsm", "xgrammar", "llguidance"]
+    for one in times.values():
+        assert [len(one.compile_ms), len(one.cold_us), len(one.warm_us)] == [1, 3, 3]
+        assert len(one.accept_us) == 3
+    assert len(Times.of_all(list(times.values())).warm_us) == 9
+
+
+def test_an_engine_that_refuses_a_text_is_an_error():
+    with pytest.raises(RuntimeError, match="token 3 of x"):
+        measure_case(Case("x", "regex", "", [[1, 3]]), {"fsm": Refusing()}, rounds=1, passes=1)
