@@ -57,6 +57,7 @@ class TokenTrie:
         self.subtree_sizes = np.ones(count, np.int64)
         for start, end in zip(levels[-2:0:-1], levels[:1:-1], strict=True):
             np.add.at(self.subtree_sizes, self.parents[start:end], self.subtree_sizes[start:end])
+        self._swept_last: tuple[Dfa, Ints] | None = None
         self._first_children: list[int] = self.first_children.tolist()
         self._child_counts: list[int] = self.child_counts.tolist()
         self._first_tokens: list[int] = self.first_tokens.tolist()
@@ -85,10 +86,9 @@ class TokenTrie:
     def sweep(self, dfa: Dfa, state: int, node: int = 0) -> Sweep:
         """Run every token below a node through a DFA that is in `state` at that node."""
         if node == 0:
-            legal = np.frombuffer(dfa.first_bytes(state), np.uint8)
-            roots = np.arange(1, 1 + self._child_counts[0])
-            alive = roots[np.isin(self.labels[roots], legal)]
-            if 4 * int(self.subtree_sizes[alive].sum()) > len(self.labels):
+            firsts = slice(1, 1 + self._child_counts[0])
+            legal = dfa.table.next[state, dfa.table.classes[self.labels[firsts]]] >= 0
+            if 4 * int(self.subtree_sizes[firsts][legal].sum()) > len(self.labels):
                 return self._sweep_all(dfa, state)
         return self._sweep_alive(dfa, state, node)
 
@@ -101,23 +101,23 @@ class TokenTrie:
         rows = np.full((count + 1, width), dead, np.int32)
         np.multiply(following, width, out=rows[:count], where=following >= 0)
         flat = rows.ravel()
-        columns = dfa.table.classes.astype(np.int32)[self.labels]
+        columns = self._columns(dfa)
         states = np.full(len(self.labels), state * width, np.int32)
+        sources = np.full(len(self.labels), dead, np.int32)
         for begin, end in zip(self.levels[1:], self.levels[2:], strict=False):
-            places = states[self.parents[begin:end]]
-            places += columns[begin:end]
-            np.take(flat, places, out=states[begin:end], mode="clip")
-        left = np.flatnonzero(states == dead)
-        sources = states[self.parents[left]]
-        is_exit = sources != dead
+            before = sources[begin:end]
+            np.take(states, self.parents[begin:end], out=before, mode="clip")
+            np.take(flat, before + columns[begin:end], out=states[begin:end], mode="clip")
+        left = np.flatnonzero((states == dead) & (sources != dead))
         ends = states[self._nodes_of_tokens]
-        is_inside = ends != dead
-        return self._swept(
-            self.tokens[is_inside],
-            ends[is_inside] // width,
-            left[is_exit],
-            sources[is_exit] // width,
-        )
+        inside = np.flatnonzero(ends != dead)
+        return self._swept(self.tokens[inside], ends[inside] // width, left, sources[left] // width)
+
+    def _columns(self, dfa: Dfa) -> Ints:
+        """The class of the byte of every node; kept for the DFA that was swept last."""
+        if self._swept_last is None or self._swept_last[0] is not dfa:
+            self._swept_last = dfa, dfa.table.classes.astype(np.int32)[self.labels]
+        return self._swept_last[1]
 
     def _sweep_alive(self, dfa: Dfa, state: int, node: int) -> Sweep:
         """A sweep that goes on from the nodes that are alive."""
