@@ -3,6 +3,7 @@
 from phloem.grammar.base import Grammar, GrammarBackend, Matcher
 from phloem.grammar.constraint import Constraint
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError, UnsupportedConstraint
+from phloem.grammar.matcher import fill_masks
 from phloem.grammar.reasoning import Reasoning, ReasoningMatcher
 from phloem.grammar.registry import backend_names, create_backend, register_backend
 from phloem.grammar.vocabulary import Vocabulary
@@ -20,5 +21,6 @@ __all__ = [
     "Vocabulary",
     "backend_names",
     "create_backend",
+    "fill_masks",
     "register_backend",
 ]
