@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import jsonschema
@@ -9,8 +10,6 @@ import pytest
 
 pytest.importorskip("xgrammar")
 pytest.importorskip("llguidance")
-
-import json
 
 from benchmarks.grammar.masks import CASES, ENGINES, Case, Times, measure_case, read_cases
 

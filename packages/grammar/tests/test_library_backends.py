@@ -11,7 +11,12 @@ import jsonschema
 import numpy as np
 import pytest
 
-from phloem.grammar import Constraint, GrammarError, UnsupportedConstraint
+from phloem.grammar import (
+    Constraint,
+    ConstraintTooComplex,
+    GrammarError,
+    UnsupportedConstraint,
+)
 from phloem.grammar.llguidance_backend import LLGuidanceBackend
 from phloem.grammar.vocabulary import Vocabulary
 from phloem.grammar.xgrammar_backend import XGrammarBackend
@@ -205,6 +210,22 @@ def test_what_no_value_satisfies_is_an_error(backend):
 def test_what_is_no_schema_is_an_error(backend, schema):
     with pytest.raises(GrammarError):
         backend.compile(Constraint.json_schema(schema))
+
+
+def test_what_is_nested_too_deep_is_too_complex(backend):
+    schema = A
+    for _ in range(200):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(ConstraintTooComplex):
+        backend.compile(Constraint.json_schema(schema))
+
+
+def test_a_value_that_is_nested_too_deep_is_too_complex(llguidance):
+    value = []
+    for _ in range(900):
+        value = [value]
+    with pytest.raises(ConstraintTooComplex):
+        llguidance.compile(Constraint.json_schema({"const": value}))
 
 
 def test_a_refusal_points_at_the_keyword(backend):

@@ -87,7 +87,7 @@ class Constraint:
 
     @classmethod
     def structural_tag(cls, tag: Any) -> Constraint:
-        """Free text with constrained parts between a begin and an end; see `structural_tag.py`.
+        """Free text with constrained parts between a begin and an end; see `structural/spec.py`.
 
         Raises:
             GrammarError: if it is not JSON.

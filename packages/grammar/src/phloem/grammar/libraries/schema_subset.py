@@ -70,7 +70,12 @@ def adapt_schema(constraint: Constraint, schema: Any, rules: SchemaRules) -> Sch
         ConstraintTooComplex: if it is nested too deep.
     """
     walk = _Walk(rules, constraint.formats == "annotate")
-    adapted = walk.schema(schema, "")
+    try:
+        adapted = walk.schema(schema, "")
+    except RecursionError as error:
+        raise ConstraintTooComplex(
+            "the schema has a value that is nested too deep: make it flatter"
+        ) from error
     walk.check_references()
     walk.check_recursion()
     if constraint.property_order == "free" and walk.has_properties is not None:
