@@ -105,6 +105,7 @@ class LoopFrontend:
     retry_after = None
 
     def __init__(self, **options):
+        from phloem.server.compiling import make_compiler
         from phloem.server.config import ServerArgs
         from phloem.server.driver import LoopDriver
         from phloem.server.messages import Limits
@@ -113,6 +114,9 @@ class LoopFrontend:
         self.parts = build(ServerArgs(**options))
         self.driver = LoopDriver(self.parts.loop)
         self.tokenizer = self.parts.tokenizer
+        self.grammar = make_compiler(
+            self.parts.args, lambda: self.parts.grammars.prepare()[0].result()
+        )
         scheduler = self.parts.scheduler
         self.limits = Limits(
             context_len=scheduler.config.context_len,
@@ -133,6 +137,9 @@ class LoopFrontend:
             with suppress(RuntimeError):  # the test's loop is closed
                 loop.call_soon_threadsafe(news.put_nowait, output)
 
+        grammars = self.parts.grammars
+        guidance = grammars.guidance(request.constraint)._asdict() if request.constraint else {}
+
         def add(scheduler):
             scheduler.add(
                 request.rid,
@@ -143,6 +150,7 @@ class LoopFrontend:
                 queue_timeout=request.queue_timeout,
                 priority=request.priority,
                 tenant=request.tenant,
+                **guidance,
             )
             self.driver.listen(request.rid, tell)
 
@@ -188,6 +196,7 @@ class LoopFrontend:
         if self.driver is not None:
             driver, self.driver = self.driver, None
             driver.stop()
+            self.grammar.close()
             self.parts.close()
 
 

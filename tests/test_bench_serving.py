@@ -100,9 +100,23 @@ def test_cached_tokens_show_what_the_workloads_are_for(report):
     assert cached["w1"] < 5 * 16
 
 
-def test_a_workload_that_the_server_cannot_do_is_failed_requests(report):
-    done, median = report
+def test_answers_by_a_schema_are_all_valid_and_none_is_cut(report):
+    figures = report[1]["w5"]
+    assert (figures["requests"], figures["failed"]) == (16, 0)
+    assert (figures["valid_json"], figures["cut_by_length"]) == (1, 0)
+
+
+def test_a_workload_that_the_server_cannot_do_is_failed_requests(make, tmp_path):
+    (tmp_path / "script.json").write_text(json.dumps({"responses": []}))
+    args = ServerArgs(model=f"scripted:{tmp_path / 'script.json'}", grammar_backend="none")
+    with running_server(args) as server:
+        options = ("--base-url", server.url, "--tokenizer", "smollm2", "--reps", "1")
+        out = str(tmp_path / "report.json")
+        done = CliRunner().invoke(
+            main, ["bench", "serving", *options, "--workloads", "w5", "--json", out]
+        )
+    figures = json.loads((tmp_path / "report.json").read_text())["median"]["w5"]
     assert done.exit_code == 1
-    assert (median["w5"]["requests"], median["w5"]["failed"]) == (16, 16)
-    assert "response_format" in median["w5"]["first_error"]
+    assert (figures["requests"], figures["failed"]) == (16, 16)
+    assert "response_format" in figures["first_error"]
     assert "response_format" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -49,6 +50,19 @@ def test_the_server_readme_runs(smollm2, capsys):
     (code,) = snippets(ROOT / "packages/server/README.md")
     exec(code, {})
     assert "Paris" in capsys.readouterr().out
+
+
+def test_the_page_on_structured_output_runs(server, capsys):
+    names = {}
+    for code in snippets(ROOT / "docs/structured-output.md"):
+        exec(code.replace("http://127.0.0.1:30000", server.url), names)
+    person, yes, date, total, month, call = capsys.readouterr().out.splitlines()
+    assert set(ast.literal_eval(person)) == {"name", "age", "tags"}
+    assert yes in ("yes", "no")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", date)
+    assert re.fullmatch(r"\d+ \+ \d+ = \d+", total)
+    assert month == "January"
+    assert call.startswith("get_weather {'city': ")
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])

@@ -46,6 +46,13 @@ def test_many_prompts(smollm2, capsys, monkeypatch):
     assert "Tokyo" in out
 
 
+def test_structured_output(smollm2, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["structured_output.py"])
+    *people, first, second = run("structured_output", capsys).splitlines()
+    assert "Maria, 34, lives in Porto" in people
+    assert {first, second} <= {f"trade: {t}" for t in ("baker", "clockmaker", "gardener")}
+
+
 @pytest.mark.slow
 def test_prefix_reuse_in_transformers(smollm2, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["transformers_prefix_cache.py"])

@@ -77,12 +77,13 @@ async def prepare(kind, frontend, text):
     return await prepare_native(frontend, GenerateRequest(text=text))
 
 
+GRAMMAR = SimpleNamespace(whitespace="bounded")
 KINDS = {"chat": "messages", "completion": "prompt", "native": "text"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_endpoint_refuses_without_tokenizing(byte_level, kind):
-    frontend = SimpleNamespace(tokenizer=Watched(byte_level), limits=LIMITS)
+    frontend = SimpleNamespace(tokenizer=Watched(byte_level), limits=LIMITS, grammar=GRAMMAR)
     with pytest.raises(ApiError, match="at least") as caught:
         asyncio.run(prepare(kind, frontend, "a" * 100_000))
     assert caught.value.param == KINDS[kind]
@@ -92,7 +93,7 @@ def test_every_endpoint_refuses_without_tokenizing(byte_level, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_long_text_is_tokenized_outside_the_loop(byte_level, kind):
     limits = Limits(context_len=10**6, max_total_tokens=10**6, vocab_size=400, capacity=10**6)
-    frontend = SimpleNamespace(tokenizer=Watched(byte_level), limits=limits)
+    frontend = SimpleNamespace(tokenizer=Watched(byte_level), limits=limits, grammar=GRAMMAR)
     asyncio.run(prepare(kind, frontend, "a" * 30_000))
     assert frontend.tokenizer.encoded
     assert threading.get_ident() not in frontend.tokenizer.threads

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from phloem.scheduler import SamplingParams
+from phloem.server.compiling import NoCompiler
 from phloem.server.frontend import GenerationRequest, ServiceUnavailable
 from phloem.server.messages import (
     Abort,
@@ -30,7 +31,7 @@ def sent():
 
 @pytest.fixture
 def manager(byte_level, sent):
-    return TokenizerManager(byte_level, Limits(100, 100, 300, 1000), sent)
+    return TokenizerManager(byte_level, Limits(100, 100, 300, 1000), NoCompiler(), sent)
 
 
 def asked(rid="r", **params):

@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from phloem.grammar.constraint import Whitespace
 from phloem.scheduler import SamplingParams
-from phloem.server.messages import Limits, TextNews
+from phloem.server.constraints import ConstraintRequest
+from phloem.server.messages import CompiledConstraint, Limits, TextNews
 from phloem.server.tokenizer import Tokenizer
 
 SHUTTING_DOWN = "the server is shutting down"
@@ -45,6 +47,34 @@ class GenerationRequest:
     priority: int = 0
     tenant: str | None = None
     """For whom it is, where tenants are served fairly; None: its namespace tells."""
+    constraint: CompiledConstraint | None = None
+
+
+class ConstraintCompiler(Protocol):
+    """Compiles constraints, apart from the engine's loop and from the API's."""
+
+    whitespace: Whitespace
+    """Of JSON outputs, where a request does not say."""
+
+    async def compile(self, asked: ConstraintRequest) -> CompiledConstraint:
+        """Compile a constraint; one that is known takes no time. Cancelling it ends its work.
+
+        Raises:
+            BadConstraint: it is malformed or unsupported, or not compiled within the limits.
+        """
+        ...
+
+    async def check(self, asked: ConstraintRequest, backend: str | None) -> dict[str, Any]:
+        """What a backend says of a constraint, by default the one that this server uses.
+
+        Raises:
+            ValueError: there is no such backend.
+        """
+        ...
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the start: constraints compiled, failed, found in the cache; and more."""
+        ...
 
 
 class NewsStream(Protocol):
@@ -71,6 +101,7 @@ class Frontend(Protocol):
 
     tokenizer: Tokenizer
     limits: Limits
+    grammar: ConstraintCompiler
     draining: bool
     """The server is ending: what runs goes on for a while, and nothing new is taken."""
     retry_after: float | None

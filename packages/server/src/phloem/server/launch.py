@@ -16,12 +16,16 @@ from typing import Any
 
 import zmq
 
+from phloem.grammar.vocabulary import Vocabulary
 from phloem.server.children import Child, ChildConfig
+from phloem.server.compiling import NoCompiler, ServiceCompiler, make_compiler
+from phloem.server.config import ServerArgs
 from phloem.server.ipc import Endpoints, Inbox, Outbox, private_endpoints
 from phloem.server.located_model import LocatedModel
 from phloem.server.messages import Failed, FromScheduler, Ready, TextBatch, ToScheduler
 from phloem.server.tokenizer import Tokenizer
 from phloem.server.tokenizer_manager import TokenizerManager
+from phloem.server.vocabulary import grammar_vocabulary
 
 _MODULES = {
     "scheduler": "phloem.server.scheduler_process",
@@ -71,13 +75,28 @@ async def launched(model: LocatedModel, log_level: str = "info") -> AsyncIterato
             first: asyncio.Future[Incoming] = loop.create_future()
             inbox.listen(loop, first.set_result)
             ready = await _ready(first, died)
-            manager = TokenizerManager(tokenizer, ready.limits, outbox)
-            inbox.listen(loop, manager.take)
-            died.add_done_callback(lambda future: manager.fail(future.result()))
-            try:
-                yield RunningEngine(manager, ready.startup_seconds, died, pids)
-            finally:
-                manager.shut_down()
+            with _compiler(model.args, tokenizer, ready) as compiler:
+                manager = TokenizerManager(tokenizer, ready.limits, compiler, outbox)
+                inbox.listen(loop, manager.take)
+                died.add_done_callback(lambda future: manager.fail(future.result()))
+                try:
+                    yield RunningEngine(manager, ready.startup_seconds, died, pids)
+                finally:
+                    manager.shut_down()
+
+
+@contextmanager
+def _compiler(
+    args: ServerArgs, tokenizer: Tokenizer, ready: Ready
+) -> Iterator[ServiceCompiler | NoCompiler]:
+    def vocabulary() -> Vocabulary:
+        return grammar_vocabulary(tokenizer, ready.limits.vocab_size, ready.stop_ids)
+
+    compiler = make_compiler(args, vocabulary)
+    try:
+        yield compiler
+    finally:
+        compiler.close()
 
 
 async def _ready(first: asyncio.Future[Incoming], died: asyncio.Future[str]) -> Ready:

@@ -22,7 +22,12 @@ from phloem.scheduler import (
     checked_prompt,
     checked_seconds,
 )
-from phloem.server.frontend import SHUTTING_DOWN, GenerationRequest, ServiceUnavailable
+from phloem.server.frontend import (
+    SHUTTING_DOWN,
+    ConstraintCompiler,
+    GenerationRequest,
+    ServiceUnavailable,
+)
 from phloem.server.ipc import Outbox
 from phloem.server.messages import (
     Abort,
@@ -105,10 +110,15 @@ class TokenizerManager:
     """An engine in other processes; implements `Frontend`. One asyncio loop uses it."""
 
     def __init__(
-        self, tokenizer: Tokenizer, limits: Limits, scheduler: Outbox[ToScheduler]
+        self,
+        tokenizer: Tokenizer,
+        limits: Limits,
+        grammar: ConstraintCompiler,
+        scheduler: Outbox[ToScheduler],
     ) -> None:
         self.tokenizer = tokenizer
         self.limits = limits
+        self.grammar = grammar
         self._scheduler = scheduler
         self._streams: dict[str, RequestStream] = {}
         """Until the last news, of closed ones too: till then their ids are in use."""
@@ -147,6 +157,7 @@ class TokenizerManager:
             checked_seconds(request.queue_timeout, "queue_timeout"),
             checked_priority(request.priority, self.limits.priorities),
             request.tenant,
+            request.constraint,
         )
         self._scheduler.send(message)
         stream = self._streams[rid] = RequestStream(partial(self._send_abort, [rid]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phloem.grammar.vocabulary import Vocabulary
-from phloem.server.tokenizer import TokenId, Tokenizer
+from phloem.server.token_bytes import TokenId
+from phloem.server.tokenizer import Tokenizer
 
 
 def grammar_vocabulary(tokenizer: Tokenizer, size: int, stop_ids: Sequence[TokenId]) -> Vocabulary:

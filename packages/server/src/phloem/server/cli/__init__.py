@@ -18,6 +18,7 @@ _COMMANDS = {
     "chat": "Chat with a model in the terminal.",
     "bench": "Measure a running server under load.",
     "serve": "Serve a model over HTTP, with the OpenAI API.",
+    "grammar": "Say what constraints on outputs can be enforced.",
     "demo": "See the engine answer, and its prefix cache at work.",
     "pull": "Fetch a model into the cache.",
     "doctor": "Show what this machine offers to the engine.",

@@ -12,12 +12,15 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
+from starlette.types import Send
 
 from phloem.server.frontend import Frontend
 from phloem.server.http.body import checked, read_json
+from phloem.server.http.constraints import with_constraints
 from phloem.server.http.describe import body_of, describe_bodies
 from phloem.server.http.errors import install_handlers
 from phloem.server.http.generation import Answer, Generation
+from phloem.server.http.grammar import add_grammar_check
 from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.native import prepare_native
@@ -31,6 +34,7 @@ from phloem.server.http.protocol import (
     ChatRequest,
     CompletionRequest,
     GenerateRequest,
+    GrammarCheckRequest,
 )
 from phloem.server.http.surround import Surround
 
@@ -65,6 +69,7 @@ def create_app(
         operation_router(frontend, metrics, served_model_name, info, health_timeout, max_body_bytes)
     )
     _add_generation(app, frontend, metrics, served_model_name, max_body_bytes)
+    add_grammar_check(app, frontend, max_body_bytes)
     return app
 
 
@@ -74,9 +79,16 @@ def _add_generation(
     names = TokenNames(frontend.tokenizer)
     generation = Generation(frontend, metrics)
 
+    async def work(prepared: Prepared, send: Send) -> None:
+        constrained = await with_constraints(
+            frontend.grammar, metrics, prepared.requests, prepared.constraints
+        )
+        run = generation.send_stream if prepared.stream else generation.send_whole
+        await run(constrained, prepared.form, prepared.prompt, send)
+
     def answer(prepared: Prepared) -> Answer:
-        send = generation.send_stream if prepared.stream else generation.send_whole
-        return Answer(partial(send, prepared.requests, prepared.form, prepared.prompt))
+        # Compiling is a part of the answer's work: it ends when the client leaves.
+        return Answer(partial(work, prepared))
 
     @app.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
     async def chat_completions(request: Request) -> Response:
@@ -104,7 +116,8 @@ def _add_generation(
         tell_tenant(given, request.headers.get("authorization"))
         return answer(await prepare_native(frontend, given))
 
-    describe_bodies(app, (ChatRequest, CompletionRequest, GenerateRequest, *BODIES))
+    shapes = (ChatRequest, CompletionRequest, GenerateRequest, GrammarCheckRequest)
+    describe_bodies(app, (*shapes, *BODIES))
 
 
 def _version() -> str:

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from phloem.scheduler import ContextLengthError, QueueFullError, SamplingParams
+from phloem.server.constraints import BadConstraint
 from phloem.server.frontend import ServiceUnavailable
 from phloem.server.messages import Finish
 
@@ -107,6 +108,8 @@ def refusing(
         yield
     except ContextLengthError as error:
         raise ApiError(str(error), param=prompt or param, code="context_length_exceeded") from error
+    except BadConstraint as error:
+        raise ApiError(str(error), param=error.field, code="invalid_constraint") from error
     except (ValueError, OverflowError) as error:
         message = str(error)
         for engine_name, api_name in (names or {}).items():

@@ -8,7 +8,8 @@ here is logged and harms no request.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +20,7 @@ from phloem.server.messages import TextNews
 logger = logging.getLogger(__name__)
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
+_COMPILE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 
 _GAUGES = {
@@ -30,6 +32,14 @@ _GAUGES = {
     "total": "kv_capacity_tokens",
 }
 """Keys of the scheduler's state, and the gauges that show them."""
+
+_GRAMMAR_GAUGES = {
+    "compiled": "constraints compiled since the start",
+    "failed": "constraints that could not be compiled",
+    "from_memory": "constraints that were found compiled in memory",
+    "from_disk": "constraints that were found compiled on disk",
+}
+"""Keys of the compiler's counts, and what they are."""
 
 
 class Metrics:
@@ -53,9 +63,17 @@ class Metrics:
         self.itl = histogram("inter_token_latency_seconds", "between tokens", _STEP_SECONDS)
         self.total = histogram("request_seconds", "from request to end", _SECONDS)
         self.queue = histogram("queue_seconds", "from request to admission", _SECONDS)
+        self.constrained = counter("constraints", "constraints that answers kept to", "kind")
+        self.compile = histogram(
+            "grammar_compile_seconds", "wait for a compiled constraint", _COMPILE_SECONDS
+        )
         self._gauges = {
             key: Gauge(f"phloem_{name}", "as the scheduler says", registry=self.registry)
             for key, name in _GAUGES.items()
+        }
+        self._grammar_gauges = {
+            key: Gauge(f"phloem_grammar_{key}", help, registry=self.registry)
+            for key, help in _GRAMMAR_GAUGES.items()
         }
 
     def meter(self) -> Meter:
@@ -69,11 +87,23 @@ class Metrics:
         except Exception:
             logger.exception("a metric failed")
 
-    def exposition(self, state: Mapping[str, Any]) -> bytes:
-        """The text that Prometheus reads; `state` is the scheduler's."""
-        for key, gauge in self._gauges.items():
-            if key in state:
-                gauge.set(state[key])
+    @contextmanager
+    def compiling(self, kind: str) -> Iterator[None]:
+        """Within it an answer waits for its constraint, which counts if it is compiled."""
+        began = perf_counter()
+        yield
+        try:
+            self.constrained.labels(kind).inc()
+            self.compile.observe(perf_counter() - began)
+        except Exception:
+            logger.exception("a metric failed")
+
+    def exposition(self, state: Mapping[str, Any], grammar: Mapping[str, int]) -> bytes:
+        """The text that Prometheus reads; `state` is the scheduler's, `grammar` the compiler's."""
+        for gauges, values in ((self._gauges, state), (self._grammar_gauges, grammar)):
+            for key, gauge in gauges.items():
+                if key in values:
+                    gauge.set(values[key])
         return generate_latest(self.registry)
 
 

@@ -73,7 +73,8 @@ async def prepare_native(frontend: Frontend, request: GenerateRequest) -> Prepar
     skip = request.skip_special_tokens is not False
     requests = [to_request(job, rid, skip, request) for job, rid in zip(jobs, rids)]
     prompt = "text" if request.input_ids is None else "input_ids"
-    return Prepared(requests, NativeForm(jobs, single), bool(request.stream), prompt)
+    constraints = [job.constraint for job in jobs]
+    return Prepared(requests, NativeForm(jobs, single), bool(request.stream), prompt, constraints)
 
 
 async def _jobs(frontend: Frontend, request: GenerateRequest) -> tuple[list[Job], bool]:
@@ -94,7 +95,9 @@ def _make_jobs(
 ) -> tuple[list[Job], bool]:
     for each in texts_of(text):
         check_fits(frontend.tokenizer, frontend.limits, each, "text")
-    jobs, single = make_jobs(frontend.tokenizer, text, *others)
+    jobs, single = make_jobs(
+        frontend.tokenizer, text, *others, whitespace=frontend.grammar.whitespace
+    )
     for job in jobs:
         first, length = job.params.prompt_logprobs_from, len(job.prompt_ids)
         if first is not None and 0 < length <= first:

@@ -110,7 +110,8 @@ def _add_reports(
         """Version, limits, options and what the scheduler is doing."""
         limits = msgspec.structs.asdict(frontend.limits)
         state = await _state(frontend, timeout)
-        return json_response({"limits": limits, "state": state, **info})
+        grammar = frontend.grammar.stats()
+        return json_response({"limits": limits, "state": state, "grammar": grammar, **info})
 
     @router.get("/metrics")
     async def read_metrics() -> Response:
@@ -119,7 +120,8 @@ def _add_reports(
             state = await _state(frontend, timeout)
         except ServiceUnavailable:
             state = {}
-        return Response(metrics.exposition(state), media_type=CONTENT_TYPE_LATEST)
+        text = metrics.exposition(state, frontend.grammar.stats())
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> None:

@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from phloem.server.constraints import ConstraintRequest, check_one
 from phloem.server.frontend import Frontend, GenerationRequest
 from phloem.server.http.chat import ChatForm, plain_messages
 from phloem.server.http.completions import Choice, CompletionForm, prompt_ids
+from phloem.server.http.constraints import asked_constraint
 from phloem.server.http.errors import ApiError, refusing
 from phloem.server.http.fitting import check_fits
 from phloem.server.http.generation import Form
@@ -29,6 +31,8 @@ from phloem.server.http.protocol import (
     GenerateRequest,
     OpenAIRequest,
 )
+from phloem.server.http.tool_form import ToolForm
+from phloem.server.http.tools import ToolUse, tool_use
 from phloem.server.jobs import Job, make_jobs
 
 T = TypeVar("T")
@@ -66,6 +70,8 @@ class Prepared:
     stream: bool
     prompt: str
     """The field that has the prompt, for errors."""
+    constraints: Sequence[ConstraintRequest | None]
+    """What each of the requests must keep to, to be compiled before they start."""
 
 
 async def prepare_chat(
@@ -78,10 +84,12 @@ async def prepare_chat(
     """
     top = _chat_logprobs(request)
     max_tokens = _chat_max_tokens(request)
+    tools = tool_use(request)
+    constraint = _chat_constraint(frontend, request, tools)
     with refusing("messages"):
         messages = plain_messages(request.messages)
         size = sum(len(message["content"]) for message in messages)
-        prompt = await apart(size, _chat_ids, frontend, messages)
+        prompt = await apart(size, _chat_ids, frontend, messages, tools.shown)
     fields = _sampling_fields(request, max_tokens) | {"top_logprobs": top}
     if max_tokens is None:
         fields["max_new_tokens"] = _room(frontend, prompt)
@@ -90,10 +98,9 @@ async def prepare_chat(
             frontend.tokenizer, None, fields, [prompt], namespace_of(request.cache_salt)
         )
     id = f"{_CHAT_ID}{uuid.uuid4().hex}"
-    form = ChatForm(
-        id, model, request.n or 1, _include_usage(request), None if top is None else names
-    )
-    return Prepared(_requests(id, jobs, request), form, bool(request.stream), "messages")
+    head = (id, model, request.n or 1, _include_usage(request), None if top is None else names)
+    form = ChatForm(*head) if tools.constraint is None else ToolForm(*head, tools.named)
+    return _prepared(_requests(id, jobs, request), form, request, "messages", constraint)
 
 
 async def prepare_completion(
@@ -111,6 +118,7 @@ async def prepare_completion(
             "returned is not supported",
             param="best_of",
         )
+    constraint = asked_constraint(request, frontend.grammar.whitespace)
     with refusing("prompt"):
         prompts = await apart(text_size(request.prompt), _completion_ids, frontend, request.prompt)
     check_count(len(prompts), n)
@@ -130,14 +138,39 @@ async def prepare_completion(
     id = f"{_COMPLETION_ID}{uuid.uuid4().hex}"
     choices = [_choice(frontend, names, request, prompts, i, n) for i in range(len(jobs))]
     form = CompletionForm(id, model, n, _include_usage(request), choices)
-    return Prepared(_requests(id, jobs, request), form, bool(request.stream), "prompt")
+    return _prepared(_requests(id, jobs, request), form, request, "prompt", constraint)
+
+
+def _prepared(
+    requests: list[GenerationRequest],
+    form: Form,
+    asked: OpenAIRequest,
+    prompt: str,
+    constraint: ConstraintRequest | None,
+) -> Prepared:
+    return Prepared(requests, form, bool(asked.stream), prompt, [constraint] * len(requests))
+
+
+def _chat_constraint(
+    frontend: Frontend, request: ChatRequest, tools: ToolUse
+) -> ConstraintRequest | None:
+    constraint = asked_constraint(request, frontend.grammar.whitespace)
+    if constraint is None or tools.constraint is None:
+        return constraint or tools.constraint
+    with refusing():
+        check_one([constraint.field, "tool_choice"])
+    return None
 
 
 _ENGINE_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 
 
-def _chat_ids(frontend: Frontend, messages: Sequence[dict[str, Any]]) -> list[int]:
-    text = frontend.tokenizer.render_chat(messages)
+def _chat_ids(
+    frontend: Frontend,
+    messages: Sequence[dict[str, Any]],
+    tools: Sequence[dict[str, Any]] | None,
+) -> list[int]:
+    text = frontend.tokenizer.render_chat(messages, tools=tools)
     check_fits(frontend.tokenizer, frontend.limits, text, "messages", add_special_tokens=False)
     # The template writes all special tokens itself.
     return frontend.tokenizer.encode(text, add_special_tokens=False)

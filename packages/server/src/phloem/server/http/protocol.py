@@ -7,7 +7,7 @@ for every way in. null means that a field was left out.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,7 +25,34 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
 
 
-class OpenAIRequest(msgspec.Struct, kw_only=True):
+class ConstraintFields(msgspec.Struct, kw_only=True):
+    """What an output must keep to: one of these. `phloem.server.constraints` has their meaning."""
+
+    response_format: Any = None
+    json_schema: Any = None
+    json_object: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    choices: Any = None
+    structural_tag: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    grammar: Any = None
+    structured_outputs: Any = None
+    grammar_options: dict[str, Any] | None = None
+    """See `phloem.server.constraints.GrammarOptions`."""
+
+
+class GrammarCheckRequest(ConstraintFields, kw_only=True):
+    """The body of `POST /v1/grammar/check`."""
+
+    backend: str | None = None
+    """The one to ask; None: the one that the server uses."""
+
+
+class OpenAIRequest(ConstraintFields, kw_only=True):
     """What chats and completions share: OpenAI's fields, then those of the field's engines."""
 
     model: str | None = None
@@ -61,6 +88,24 @@ class OpenAIRequest(msgspec.Struct, kw_only=True):
     Without either the salt does."""
 
 
+class FunctionSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A function that a model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """The JSON schema of its arguments, which are an object; None: it takes none."""
+    strict: bool | None = None
+    """Changes nothing: where a call is made sure of, its arguments always keep to the schema."""
+
+
+class ToolSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A tool that a model may use."""
+
+    type: Literal["function"]
+    function: FunctionSpec
+
+
 class ChatRequest(OpenAIRequest, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
@@ -68,6 +113,10 @@ class ChatRequest(OpenAIRequest, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    tools: list[ToolSpec] | None = None
+    tool_choice: Any = None
+    """See `phloem.server.http.tools`."""
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionRequest(OpenAIRequest, kw_only=True):
@@ -109,7 +158,6 @@ IGNORED = frozenset(
         "prompt_cache_retention",
         "service_tier",
         "prediction",
-        "parallel_tool_calls",
     )
 )
 
@@ -117,32 +165,21 @@ _NEVER: tuple[Any, ...] = ()
 _OFF = (False,)
 
 _UNSUPPORTED: dict[str, Collection[Any]] = {
-    "response_format": ({"type": "text"},),
     "store": _OFF,
-    # Constraints and controls that other engines have.
+    # Controls that other engines have.
     "allowed_token_ids": _NEVER,
     "bad_words": _NEVER,
     "custom_logit_processor": _NEVER,
-    "ebnf": _NEVER,
-    "grammar": _NEVER,
-    "guided_choice": _NEVER,
-    "guided_grammar": _NEVER,
-    "guided_json": _NEVER,
-    "guided_regex": _NEVER,
     "include_stop_str_in_output": _OFF,
-    "json_schema": _NEVER,
     "length_penalty": (1,),
     "logits_processors": _NEVER,
     "lora_path": _NEVER,
     "no_stop_trim": _OFF,
     "prompt_logprobs": _NEVER,
-    "regex": _NEVER,
     "return_token_ids": _OFF,
     "return_tokens_as_token_ids": _OFF,
     "spaces_between_special_tokens": (True,),
     "stop_regex": _NEVER,
-    "structural_tag": _NEVER,
-    "structured_outputs": _NEVER,
     "truncate_prompt_tokens": _NEVER,
     "use_beam_search": _OFF,
 }
@@ -160,8 +197,6 @@ UNSUPPORTED_IN_CHAT: Mapping[str, Collection[Any]] = {
     "functions": ([],),
     "modalities": (["text"],),
     "reasoning_effort": _NEVER,
-    "tool_choice": ("none",),
-    "tools": ([],),
     "verbosity": _NEVER,
     "web_search_options": _NEVER,
 }

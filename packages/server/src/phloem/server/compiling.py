@@ -1,0 +1,148 @@
+"""The API process's side of `phloem.grammar.service`: constraints compiled while clients wait.
+
+Owns when the compile service is made, which needs the vocabulary, and what its errors mean to a
+client. It implements `phloem.server.frontend.ConstraintCompiler`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from phloem.grammar import GrammarError
+from phloem.grammar.auto import ORDER
+from phloem.grammar.constraint import Whitespace
+from phloem.grammar.service import CompileService, Limits
+from phloem.grammar.vocabulary import Vocabulary
+from phloem.model_runner.sources import default_cache_dir
+from phloem.server.config import ServerArgs
+from phloem.server.constraints import BadConstraint, ConstraintRequest
+from phloem.server.frontend import ServiceUnavailable
+from phloem.server.messages import CompiledConstraint
+
+BACKENDS = tuple(ORDER)
+"""In the order in which `auto` asks them."""
+
+_T = TypeVar("_T")
+
+log = logging.getLogger(__name__)
+
+
+class ServiceCompiler:
+    """Compiles in the worker processes of a `CompileService`. One asyncio loop uses it."""
+
+    def __init__(
+        self, make: Callable[[], CompileService], backend: str, whitespace: Whitespace
+    ) -> None:
+        """`make` is called at once, in a thread: making a vocabulary takes a while."""
+        self.whitespace = whitespace
+        self._backend = backend
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-start")
+        self._service: Future[CompileService] = self._thread.submit(make)
+        self._service.add_done_callback(_log_failure)
+
+    async def compile(self, asked: ConstraintRequest) -> CompiledConstraint:
+        """Compile a constraint, as `ConstraintCompiler` says."""
+        made = await self._result(lambda service: service.submit(asked.constraint), asked.field)
+        return CompiledConstraint(
+            made.key, made.backend, made.data, asked.jump_forward, asked.steering
+        )
+
+    async def check(self, asked: ConstraintRequest, backend: str | None) -> dict[str, Any]:
+        """What backends say of a constraint, as `ConstraintCompiler` says."""
+        names = asked_backends(backend or self._backend)
+        report = await self._result(
+            lambda service: service.check(asked.constraint, names), asked.field
+        )
+        return {
+            "supported": report.supported,
+            "backends": [asdict(each) for each in report.backends],
+        }
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the start, as `ConstraintCompiler` says."""
+        if not self._service.done() or self._service.exception():
+            return {}
+        return dict(self._service.result().stats._asdict())
+
+    def close(self) -> None:
+        """End the workers; what is compiled still fails with `ServiceUnavailable`."""
+        self._thread.shutdown()
+        if not self._service.exception():
+            self._service.result().close()
+
+    async def _result(self, ask: Callable[[CompileService], Future[_T]], field: str) -> _T:
+        """What the service gives; leaving cancels the work, unless others wait for it too."""
+        try:
+            # Shielded: who leaves does not end what all others wait for.
+            service = await asyncio.shield(asyncio.wrap_future(self._service))
+            return await asyncio.wrap_future(ask(service))
+        except GrammarError as error:
+            raise BadConstraint(field, str(error)) from error
+        except RuntimeError as error:
+            log.error("a constraint could not be compiled: %s", error)
+            raise ServiceUnavailable("the server cannot compile constraints now") from error
+
+
+class NoCompiler:
+    """Refuses every constraint: `grammar_backend` is none."""
+
+    whitespace: Whitespace = "bounded"
+
+    async def compile(self, asked: ConstraintRequest) -> CompiledConstraint:
+        """Refuse it."""
+        raise BadConstraint(
+            asked.field,
+            f"{asked.field} asks for a constraint, which this server does not enforce "
+            "(--grammar-backend none): leave it out",
+        )
+
+    async def check(self, asked: ConstraintRequest, backend: str | None) -> dict[str, Any]:
+        """Refuse that too."""
+        raise BadConstraint(asked.field, "this server enforces no constraints")
+
+    def stats(self) -> dict[str, int]:
+        """Nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is to be ended."""
+
+
+def asked_backends(name: str | None) -> tuple[str, ...]:
+    """The backends that a name means: itself, or with `auto` or None all of them.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name in (None, "auto"):
+        return BACKENDS
+    if name not in BACKENDS:
+        known = ", ".join(("auto", *BACKENDS))
+        raise ValueError(f"there is no backend {str(name)[:100]!r}: known are {known}")
+    return (name,)
+
+
+def make_compiler(
+    args: ServerArgs, vocabulary: Callable[[], Vocabulary]
+) -> ServiceCompiler | NoCompiler:
+    """The compiler that the options ask for; `vocabulary` is called in a thread."""
+    if args.grammar_backend == "none":
+        return NoCompiler()
+    limits = Limits(seconds=args.grammar_compile_timeout)
+    folder = Path(args.cache_dir or default_cache_dir()) / "grammar"
+
+    def make() -> CompileService:
+        return CompileService(args.grammar_backend, vocabulary(), limits=limits, folder=folder)
+
+    return ServiceCompiler(make, args.grammar_backend, args.grammar_whitespace)  # type: ignore[arg-type]
+
+
+def _log_failure(service: Future[CompileService]) -> None:
+    if service.exception():
+        log.error("constraints cannot be compiled", exc_info=service.exception())

@@ -1,0 +1,59 @@
+"""Constraints in requests: which fields ask for one, and its compilation while the client waits.
+
+Nothing is sent and nothing started before it is compiled, so that a constraint that cannot be
+enforced is a 400 with the field's name, streamed or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from phloem.grammar.constraint import Whitespace
+from phloem.server.constraints import ALIASES, BUNDLE, FIELDS, ConstraintRequest, constraint_of
+from phloem.server.frontend import ConstraintCompiler, GenerationRequest
+from phloem.server.http.errors import refusing
+from phloem.server.http.metrics import Metrics
+from phloem.server.http.protocol import ConstraintFields
+from phloem.server.messages import CompiledConstraint
+
+NAMES = (*FIELDS, *ALIASES, BUNDLE)
+"""All fields of a request that may have a constraint."""
+
+
+def asked_constraint(request: ConstraintFields, whitespace: Whitespace) -> ConstraintRequest | None:
+    """The constraint in a request's fields.
+
+    Raises:
+        ApiError: there are two, or it is malformed.
+    """
+    fields = {name: getattr(request, name) for name in NAMES}
+    with refusing():
+        return constraint_of(fields, request.grammar_options, whitespace)
+
+
+async def with_constraints(
+    compiler: ConstraintCompiler,
+    metrics: Metrics,
+    requests: Sequence[GenerationRequest],
+    asked: Sequence[ConstraintRequest | None],
+) -> Sequence[GenerationRequest]:
+    """The requests with what was asked of each, compiled: equal constraints once.
+
+    Cancelling it cancels what is being compiled.
+
+    Raises:
+        ApiError: one cannot be enforced here, or not compiled within the limits.
+    """
+    distinct = list(dict.fromkeys(each for each in asked if each is not None))
+    if not distinct:
+        return requests
+    compiled: dict[ConstraintRequest, CompiledConstraint] = {}
+    with refusing():
+        for each in distinct:
+            with metrics.compiling(each.constraint.kind):
+                compiled[each] = await compiler.compile(each)
+    return [
+        request if each is None else replace(request, constraint=compiled[each])
+        for request, each in zip(requests, asked, strict=True)
+    ]

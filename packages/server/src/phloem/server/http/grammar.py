@@ -1,0 +1,35 @@
+"""`POST /v1/grammar/check`: can this server enforce a constraint, and if not, why?"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+from starlette.types import Send
+
+from phloem.server.frontend import Frontend
+from phloem.server.http.body import checked, read_json
+from phloem.server.http.constraints import NAMES, asked_constraint
+from phloem.server.http.describe import body_of
+from phloem.server.http.errors import ApiError, json_response, refusing
+from phloem.server.http.generation import Answer
+from phloem.server.http.protocol import GrammarCheckRequest
+
+
+def add_grammar_check(app: FastAPI, frontend: Frontend, max_body_bytes: int) -> None:
+    """Add the route."""
+
+    @app.post("/v1/grammar/check", openapi_extra=body_of(GrammarCheckRequest))
+    async def grammar_check(request: Request) -> Response:
+        """Which backends enforce a constraint, and what the others do not support in it."""
+        content = await read_json(request, max_body_bytes)
+        given = checked(content, GrammarCheckRequest, {}, ())
+        asked = asked_constraint(given, frontend.grammar.whitespace)
+        if asked is None:
+            raise ApiError(f"there is no constraint: give one of {', '.join(NAMES)}")
+
+        async def work(send: Send) -> None:
+            with refusing("backend"):
+                report = await frontend.grammar.check(asked, given.backend)
+            await json_response(report)(request.scope, request.receive, send)
+
+        return Answer(work)

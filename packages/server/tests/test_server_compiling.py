@@ -1,0 +1,180 @@
+"""Compiling for clients that wait, over a service that pretends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from phloem.grammar import Constraint, GrammarError, UnsupportedConstraint
+from phloem.grammar.service import (
+    BackendSupport,
+    CompiledConstraint,
+    ServiceStats,
+    SupportReport,
+)
+from phloem.server.compiling import (
+    BACKENDS,
+    NoCompiler,
+    ServiceCompiler,
+    asked_backends,
+    make_compiler,
+)
+from phloem.server.config import ServerArgs
+from phloem.server.constraints import BadConstraint, ConstraintRequest
+from phloem.server.frontend import ServiceUnavailable
+
+ASKED = ConstraintRequest(Constraint.regex("a"), "guided_regex", False, True)
+
+
+class FakeService:
+    """Answers with what it is given: a result, an exception, or nothing yet."""
+
+    def __init__(self, answer=None):
+        self.answer = answer
+        self.futures = []
+        self.asked = []
+        self.closed = False
+        self.stats = ServiceStats(1, 2, 3, 4)
+
+    def submit(self, constraint):
+        self.asked.append(constraint)
+        future = Future()
+        self.futures.append(future)
+        if isinstance(self.answer, Exception):
+            future.set_exception(self.answer)
+        elif self.answer is not None:
+            future.set_result(self.answer)
+        return future
+
+    def check(self, constraint, backends):
+        self.backends = backends
+        return self.submit(constraint)
+
+    def close(self):
+        self.closed = True
+
+
+def run(service, use):
+    compiler = ServiceCompiler(lambda: service, "fsm", "bounded")
+    try:
+        return asyncio.run(use(compiler))
+    finally:
+        compiler.close()
+        assert service.closed
+
+
+def test_what_is_compiled_goes_with_how_it_is_to_be_followed():
+    service = FakeService(CompiledConstraint("k", "fsm", b"d"))
+    made = run(service, lambda compiler: compiler.compile(ASKED))
+    assert (made.key, made.backend, made.data) == ("k", "fsm", b"d")
+    assert (made.jump_forward, made.steering) == (False, True)
+    assert service.asked == [ASKED.constraint]
+
+
+@pytest.mark.parametrize(
+    "error", [GrammarError("it is wrong"), UnsupportedConstraint("3", "(?=", "it looks ahead")]
+)
+def test_what_is_wrong_with_a_constraint_is_told_with_its_field(error):
+    with pytest.raises(BadConstraint) as caught:
+        run(FakeService(error), lambda compiler: compiler.compile(ASKED))
+    assert caught.value.field == "guided_regex"
+    assert str(caught.value) == f"guided_regex: {error}"
+
+
+def test_a_service_that_has_no_workers_is_unavailable():
+    with pytest.raises(ServiceUnavailable):
+        run(FakeService(RuntimeError("no processes")), lambda compiler: compiler.compile(ASKED))
+
+
+def test_who_leaves_cancels_the_work():
+    service = FakeService()
+
+    async def leave(compiler):
+        waiting = asyncio.ensure_future(compiler.compile(ASKED))
+        while not service.futures:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        return service.futures[0].cancelled()
+
+    assert run(service, leave)
+
+
+def test_who_leaves_while_the_service_is_made_does_not_end_it_for_others():
+    go_on = threading.Event()
+    service = FakeService(CompiledConstraint("k", "fsm", b"d"))
+
+    def make():
+        go_on.wait()
+        return service
+
+    async def use(compiler):
+        assert compiler.stats() == {}
+        first, second = (asyncio.ensure_future(compiler.compile(ASKED)) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        go_on.set()
+        return await second
+
+    compiler = ServiceCompiler(make, "fsm", "bounded")
+    assert asyncio.run(use(compiler)).key == "k"
+    compiler.close()
+
+
+def test_without_a_vocabulary_constraints_are_refused():
+    def make():
+        raise GrammarError("the tokenizer does not spell texts in bytes")
+
+    compiler = ServiceCompiler(make, "fsm", "bounded")
+    with pytest.raises(BadConstraint, match="in bytes"):
+        asyncio.run(compiler.compile(ASKED))
+    assert compiler.stats() == {}
+    compiler.close()
+
+
+def test_a_report_has_what_each_backend_says():
+    service = FakeService(SupportReport((BackendSupport("fsm", True),)))
+    report = run(service, lambda compiler: compiler.check(ASKED, None))
+    assert report["supported"] is True
+    assert report["backends"][0]["backend"] == "fsm"
+    assert service.backends == ("fsm",)
+    run(service, lambda compiler: compiler.check(ASKED, "auto"))
+    assert service.backends == BACKENDS
+    assert ServiceCompiler(lambda: service, "fsm", "bounded").whitespace == "bounded"
+
+
+@pytest.mark.parametrize("name", ["none", "os:system", ""])
+def test_only_backends_that_are_known_can_be_asked(name):
+    """A name may not be any module's: it comes from a client."""
+    with pytest.raises(ValueError, match="there is no backend"):
+        asked_backends(name)
+
+
+def test_counts_are_those_of_the_service():
+    compiler = ServiceCompiler(FakeService, "fsm", "bounded")
+    compiler.close()
+    assert compiler.stats() == {"compiled": 1, "failed": 2, "from_memory": 3, "from_disk": 4}
+
+
+def test_the_options_choose_the_compiler(tmp_path):
+    made = []
+
+    def vocabulary():
+        made.append(threading.current_thread())
+        raise GrammarError("there is none here")
+
+    none = make_compiler(ServerArgs(grammar_backend="none"), vocabulary)
+    assert isinstance(none, NoCompiler)
+    with pytest.raises(BadConstraint, match="--grammar-backend none"):
+        asyncio.run(none.compile(ASKED))
+    assert not made
+    args = ServerArgs(grammar_whitespace="compact", cache_dir=str(tmp_path))
+    compiler = make_compiler(args, vocabulary)
+    assert compiler.whitespace == "compact"
+    compiler.close()
+    assert made != [threading.current_thread()]
+    assert isinstance(compiler, ServiceCompiler)
