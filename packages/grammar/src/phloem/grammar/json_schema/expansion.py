@@ -110,7 +110,7 @@ class Expansion:
         schema = location.schema
         if isinstance(schema, bool):
             return TRUE if schema else FALSE
-        if not schema:
+        if schema == {}:
             return TRUE
         if self._is_constant(schema):
             return self._value(schema["const"])

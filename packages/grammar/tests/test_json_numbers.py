@@ -1,0 +1,121 @@
+"""Sets of numbers, by brute force and against exact decimals."""
+
+import json
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phloem.grammar import UnsupportedConstraint
+from phloem.grammar.json_schema import load_schema, normalize
+
+NOTATIONS = ["0", "-0", "0.0", "1.0", "-1.00", "3.5", "-0.001", "10", "99.99", "1e16", "-2.5E+17"]
+NO_NUMBERS = ["", "-", "+1", "01", "-01", "1.", ".5", "1e", "0x1", "1 ", "--1", "1.5.5", "\u0661"]
+
+
+def numbers_of(schema):
+    return normalize(schema).nodes[0].numbers
+
+
+def allows(dfa, text):
+    return dfa is not None and dfa.accepts(text.encode())
+
+
+BOUNDS = [
+    {"minimum": 3},
+    {"minimum": -123, "maximum": 42},
+    {"exclusiveMinimum": 3},
+    {"exclusiveMaximum": -7, "minimum": -100},
+    {"minimum": 0, "exclusiveMaximum": 10},
+    {"minimum": -0.5, "maximum": 9.5},
+    {"maximum": 100},
+    {"minimum": 99, "maximum": 101},
+]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+def test_integers_from_minus_200_to_200_against_their_bounds(bounds):
+    dfa = numbers_of({"type": "integer", **bounds})
+    for number in range(-200, 201):
+        legal = bounds.get("minimum", -999) <= number <= bounds.get("maximum", 999) and bounds.get(
+            "exclusiveMinimum", -999
+        ) < number < bounds.get("exclusiveMaximum", 999)
+        assert allows(dfa, str(number)) == legal, number
+        assert allows(dfa, f"{number}.0") == legal, number
+        for wrong in (f"0{number}", f"-0{abs(number)}", f"{number}.5", f"+{number}", f"{number}."):
+            assert not allows(dfa, wrong), wrong
+
+
+@pytest.mark.parametrize("multiple", [1, 2, 3, 7, 10, 12, 0.5, 1.5, 0.25, 0.01, 2.5])
+def test_multiples_from_minus_200_to_200(multiple):
+    dfa = numbers_of({"multipleOf": multiple})
+    whole = numbers_of({"type": "integer", "multipleOf": multiple})
+    for hundredths in range(-20_000, 20_001, 13):
+        text = str(Decimal(hundredths) / 100)
+        value = Fraction(hundredths, 100)
+        legal = value % Fraction(str(multiple)) == 0
+        assert allows(dfa, text) == legal, text
+        assert allows(whole, text) == (legal and value.denominator == 1), text
+
+
+def test_bounds_hold_for_texts_with_an_exponent():
+    dfa = numbers_of({"minimum": -1e-7, "exclusiveMaximum": 2.5e16})
+    for text in ("1e-07", "-1e-7", "-9.99E-8", "2.4e+16", "1.0e016", "5e-300", "-3e-0009"):
+        assert allows(dfa, text), text
+    for text in ("-1.01e-07", "2.5e16", "2.51E16", "1e17", "-1e16", "1e+300", "-5e-7"):
+        assert not allows(dfa, text), text
+
+
+decimals = st.decimals(
+    allow_nan=False, allow_infinity=False, places=4, min_value=-(10**6), max_value=10**6
+)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@settings(max_examples=50, deadline=None)
+@given(bound=decimals | floats, value=decimals | floats, keyword=st.sampled_from(["min", "max"]))
+def test_bounds_agree_with_exact_comparison(bound, value, keyword):
+    def text_of(number):
+        return repr(number) if isinstance(number, float) else str(number.normalize() + 0)
+
+    text = text_of(value)
+    if "E" in text:
+        text = f"{value:f}"
+    exact, limit = Decimal(text), Decimal(text_of(bound))
+    dfa = numbers_of(load_schema(json.dumps({f"{keyword}imum": float(bound)})))
+    limit = Decimal(repr(float(bound)))
+    legal = exact >= limit if keyword == "min" else exact <= limit
+    assert allows(dfa, text) == legal
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=st.lists(floats | st.integers(-(10**18), 10**18), min_size=1, max_size=5))
+def test_an_enum_holds_its_numbers_as_python_writes_them_and_no_neighbours(values):
+    dfa = numbers_of({"enum": values})
+    for value in values:
+        assert allows(dfa, json.dumps(value))
+        for other in (value + 1, value * 3 + 7):
+            if other not in values and abs(other) < 1e300:
+                assert not allows(dfa, json.dumps(other))
+
+
+def test_all_of_the_notation_is_legal_where_any_number_is():
+    dfa = numbers_of({"type": "number"})
+    for text in (*NOTATIONS, "1E400", "0e0", "12.5e-3", "100e2"):
+        assert allows(dfa, text), text
+    for text in NO_NUMBERS:
+        assert not allows(dfa, text), text
+
+
+def test_a_multiple_that_no_small_automaton_can_count_is_refused_by_name():
+    with pytest.raises(UnsupportedConstraint) as caught:
+        numbers_of({"properties": {"a": {"multipleOf": 0.123456789}}})
+    assert (caught.value.pointer, caught.value.keyword) == ("/properties/a", "multipleOf")
+
+
+def test_exact_numbers_are_kept_where_floats_would_round():
+    dfa = numbers_of(load_schema('{"minimum": 9007199254740993, "maximum": 9007199254740993.0}'))
+    assert allows(dfa, "9007199254740993")
+    assert not allows(dfa, "9007199254740992")
