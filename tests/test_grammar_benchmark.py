@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import jsonschema
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 pytest.importorskip("xgrammar")
 pytest.importorskip("llguidance")
