@@ -12,6 +12,7 @@ from phloem.kernels.cpu_backend.attention import AttentionPlanner
 from phloem.kernels.cpu_backend.elementwise import Elementwise
 from phloem.kernels.cpu_backend.library import library_status, load_library
 from phloem.kernels.cpu_backend.linear import Linears
+from phloem.kernels.cpu_backend.machine import INSTRUCTION_SETS, usable_instruction_sets
 from phloem.kernels.cpu_backend.team import Team
 from phloem.kernels.torch_backend.ops import TorchOps
 
@@ -266,3 +267,25 @@ def test_results_are_float32_whatever_torch_makes_by_default(plan, linears):
     for one, other in zip(found, expected):
         assert one.dtype == torch.float32
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("isa", INSTRUCTION_SETS)
+def test_hadamard_is_that_of_torch_in_every_block(isa):
+    if isa not in usable_instruction_sets() or not library_status().usable:
+        pytest.skip(f"this machine cannot run {isa}")
+    library = load_library(isa)
+    with Team(library, 2) as team:
+        ops = Elementwise(library, team)
+        for rows, width, block in ((3, 1, 1), (1, 6, 2), (5, 20, 4), (40, 576, 64), (2, 256, 256)):
+            x = random(rows, width)
+            kept = x.clone()
+            found = ops.hadamard(x, block)
+            torch.testing.assert_close(found, REFERENCE.hadamard(x, block))
+            torch.testing.assert_close(ops.hadamard(found, block), x)
+            assert torch.equal(x, kept)
+
+
+@pytest.mark.parametrize("block", [0, -2, 3, 24, 64])
+def test_a_hadamard_block_that_does_not_fit_is_refused(ops, block):
+    with pytest.raises(ValueError, match="48 elements cannot be transformed in blocks of"):
+        ops.hadamard(random(2, 48), block)

@@ -13,6 +13,7 @@ from phloem.kernels.torch_backend.blocks import (
     round_activations,
     round_weight,
 )
+from phloem.kernels.torch_backend.rows import round_rows
 
 ops = get_ops()
 FORMATS = tuple(BLOCK_BYTES)
@@ -153,25 +154,42 @@ def test_a_linear_over_blocks_multiplies_what_rounding_left(format, with_bias):
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize(("form", "format"), [("int8", "q8_0"), ("int4", "q4_1")])
-def test_a_float_weight_is_kept_in_the_form_that_was_asked_for(form, format):
+@pytest.mark.parametrize(("form", "near"), [("int8", 0.03), ("int4", 0.2)])
+def test_a_float_weight_is_kept_in_the_form_that_was_asked_for(form, near):
     weight, x = weight_of(24, 64), torch.randn(5, 64)
-    as_blocks = ops.linear(x, ops.prepare_linear(quantize_blocks(weight, format)))
-    assert torch.equal(ops.linear(x, ops.prepare_linear(weight, form=form)), as_blocks)
-    near = {"int8": 0.03, "int4": 0.2}[form] * weight.norm(dim=1) * x.norm(dim=1)[:, None]
-    assert ((x @ weight.T - as_blocks).abs() < near).all()
+    found = ops.linear(x, ops.prepare_linear(weight, form=form))
+    if form == "int4":
+        blocks = ops.linear(x, ops.prepare_linear(quantize_blocks(weight, "q4_1")))
+        assert torch.equal(found, blocks)
+    else:
+        expected = round_rows(x) @ round_rows(weight).T
+        torch.testing.assert_close(found, expected)
+    size = weight.norm(dim=1) * x.norm(dim=1)[:, None]
+    assert ((x @ weight.T - found).abs() < near * size).all()
 
 
-@pytest.mark.parametrize("form", ["int8", "int4"])
-def test_inputs_that_fill_no_block_are_a_smaller_one(form):
+def test_rows_are_rounded_to_int8_with_one_scale():
+    x = torch.randn(4, 70)
+    x[1] = 0.0
+    x[2] = 1e-42
+    x[3, 9] = float("inf")
+    rounded = round_rows(x)
+    scale = x[0].abs().max() / 127
+    assert torch.equal(rounded[0], (x[0] * (1 / scale)).round() * scale)
+    assert ((rounded[0] - x[0]).abs() <= scale / 2 * 1.001).all()
+    assert not rounded[1:3].any()
+    assert rounded[3].isnan().all()
+
+
+def test_inputs_that_fill_no_block_are_a_smaller_one():
     weight = weight_of(8, 44)
-    rounded = round_weight(weight, form)
+    rounded = round_weight(weight, "int4")
     assert rounded.shape == weight.shape
     last = weight[:, 32:].repeat(1, 3)[:, :32]
-    assert torch.equal(rounded[:, 32:], round_weight(last, form)[:, :12])
+    assert torch.equal(rounded[:, 32:], round_weight(last, "int4")[:, :12])
     x = torch.randn(3, 44)
     expected = round_activations(x) @ rounded.T
-    torch.testing.assert_close(ops.linear(x, ops.prepare_linear(weight, form=form)), expected)
+    torch.testing.assert_close(ops.linear(x, ops.prepare_linear(weight, form="int4")), expected)
 
 
 def test_a_linear_over_blocks_gives_the_dtype_of_its_input():

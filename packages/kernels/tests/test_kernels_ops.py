@@ -36,6 +36,23 @@ def test_silu_mul_gates_the_second_half_by_the_first():
     np.testing.assert_allclose(ops.silu_mul(gate_up), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("block", [1, 2, 8, 32])
+def test_hadamard_multiplies_blocks_by_sylvesters_matrix(block):
+    matrix = np.ones((1, 1))
+    while len(matrix) < block:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    x = torch.randn(3, 96)
+    expected = x.double().numpy().reshape(3, -1, block) @ matrix / block**0.5
+    found = ops.hadamard(x, block)
+    np.testing.assert_allclose(found, expected.reshape(3, 96), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [0, 3, 64])
+def test_a_hadamard_block_is_a_power_of_two_that_divides(block):
+    with pytest.raises(ValueError, match=f"in blocks of {block}: a block must be a power of two"):
+        ops.hadamard(torch.randn(2, 96), block)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("num_rows", [1, 3, 17, 70])

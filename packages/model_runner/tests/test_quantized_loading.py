@@ -155,12 +155,6 @@ def test_a_model_in_blocks_differs_by_the_rounding_of_its_activations_only(conve
     assert (blocks - exact).norm() < 0.03 * exact.norm()
 
 
-def test_8_bits_of_a_file_in_8_bits_are_the_file(convert):
-    folder = convert("Q8_0")
-    in_blocks = logits_of(load_model(folder, quantization="gguf"))
-    assert torch.equal(logits_of(load_model(folder, quantization="int8")), in_blocks)
-
-
 class RecordingOps(TorchOps):
     def __init__(self):
         self.forms = []

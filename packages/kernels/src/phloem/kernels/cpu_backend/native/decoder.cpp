@@ -97,6 +97,7 @@ void each_row(Worker& worker, int rows, Row row) {
 LinearInput normed_input(Worker& worker, const phloem_weight& weight, const float* x, int rows,
                          const float* norm, float eps, float* normed, void* quantized) {
   const int k = weight.k;
+  ask_for(worker, weight, rows);
   LinearInput input{rows, normed, input_at(quantized, weight, rows)};
   each_row(worker, rows, [=, kind = weight.kind](int r) {
     float* out = normed + static_cast<size_t>(r) * k;
@@ -112,6 +113,7 @@ LinearInput plain_input(Worker& worker, const phloem_weight& weight, float* x, i
   const int k = weight.k;
   LinearInput input{rows, x, input_at(quantized, weight, rows)};
   const bool is_float = weight.kind == PHLOEM_F32;
+  ask_for(worker, weight, rows);
   if (!is_float || block != 0)
     each_row(worker, rows, [=](int r) {
       float* row = x + static_cast<size_t>(r) * k;

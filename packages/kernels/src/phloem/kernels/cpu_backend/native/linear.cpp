@@ -13,15 +13,17 @@ namespace phloem {
 namespace {
 
 using Tile = void (*)(const Panels&, const LinearInput&, int k, int row, float* y);
-using Tiles = std::array<Tile, MAX_TILE>;
+// By number of rows, less 1.
+using Tiles = std::array<Tile, MAX_I8_TILE>;
 
-template <size_t... I>
-constexpr std::array<Tiles, 4> tiles_of_kinds(std::index_sequence<I...>) {
-  return {{{tile_f32<I + 1>...}, {tile_q8<I + 1>...}, {tile_q4<I + 1>...}, {tile_i8<I + 1>...}}};
+template <size_t... I, size_t... J>
+constexpr std::array<Tiles, 4> tiles_of_kinds(std::index_sequence<I...>,
+                                              std::index_sequence<J...>) {
+  return {{{tile_f32<I + 1>...}, {tile_q8<I + 1>...}, {tile_q4<I + 1>...}, {tile_i8<J + 1>...}}};
 }
 
-// By kind and number of rows, less 1.
-constexpr std::array<Tiles, 4> TILES = tiles_of_kinds(std::make_index_sequence<MAX_TILE>{});
+constexpr std::array<Tiles, 4> TILES = tiles_of_kinds(std::make_index_sequence<MAX_TILE>{},
+                                                      std::make_index_sequence<MAX_I8_TILE>{});
 
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -35,12 +37,17 @@ class Job {
       int team_size);
 
   size_t tasks() const { return static_cast<size_t>(runs_) * blocks_; }
-  void run(size_t task) const;
+  // `next` is a task that this thread will probably compute after this one, if there is one.
+  void run(size_t task, size_t next) const;
+  // Asks memory for what the task reads first.
+  void ask_for(size_t task) const;
 
  private:
-  void run_pair(int pair, int row, int end) const;
+  int first_pair(size_t task) const { return static_cast<int>(task / blocks_) * run_; }
+  Panels panels_of(int pair) const;
+  void run_pair(int pair, int next, int row, int end) const;
   void add_second_term(Panels panels, int row, int rows, float* y) const;
-  Panels panels_of_tile(int pair, int tile, int tiles, int rows) const;
+  Panels panels_of_tile(int pair, int next, int tile, int tiles, int rows) const;
   void ask_for_output(int pair, int row, int rows) const;
   void finish(int pair, int row, int rows, const float* y) const;
   void put(int output, int row, f32x16 y) const;
@@ -53,6 +60,7 @@ class Job {
   const Then then_;
   const size_t panel_bytes_;
   const int panels_, pairs_;
+  const int tile_;      // most rows of a tile
   int block_, blocks_;  // rows
   int run_, runs_;      // pairs
 };
@@ -76,11 +84,12 @@ Job::Job(const phloem_weight& weight, const LinearInput& x, float* out, int64_t 
       stride_(stride),
       then_(then),
       panel_bytes_(panel_bytes(weight.kind, weight.k)),
-      panels_(panels_of(weight.n)),
-      pairs_(ceil_div(panels_, PAIR)) {
+      panels_(phloem::panels_of(weight.n)),
+      pairs_(ceil_div(panels_, PAIR)),
+      tile_(weight.kind == PHLOEM_I8 ? MAX_I8_TILE : MAX_TILE) {
   const bool is_float = weight.kind == PHLOEM_F32;
   blocks_ = ceil_div(x.rows, is_float ? 96 : 192);
-  block_ = ceil_div(ceil_div(x.rows, blocks_), MAX_TILE) * MAX_TILE;
+  block_ = ceil_div(ceil_div(x.rows, blocks_), tile_) * tile_;
   blocks_ = ceil_div(x.rows, block_);
   const float products = static_cast<float>(PAIR * PANEL) * weight.k * std::min(block_, x.rows);
   const float pair_ns = std::max(PAIR * panel_bytes_ / BYTES_PER_NS,
@@ -90,21 +99,38 @@ Job::Job(const phloem_weight& weight, const LinearInput& x, float* out, int64_t 
   runs_ = ceil_div(pairs_, run_);
 }
 
-void Job::run(size_t task) const {
-  const int first = static_cast<int>(task / blocks_) * run_;
+void Job::run(size_t task, size_t next) const {
+  const int first = first_pair(task), end = std::min(first + run_, pairs_);
   const int row = static_cast<int>(task % blocks_) * block_;
-  for (int pair = first; pair < std::min(first + run_, pairs_); ++pair)
-    run_pair(pair, row, std::min(row + block_, x_.rows));
+  for (int pair = first; pair < end; ++pair) {
+    const int after = pair + 1 < end ? pair + 1 : next < tasks() ? first_pair(next) : pair;
+    run_pair(pair, after, row, std::min(row + block_, x_.rows));
+  }
+}
+
+void Job::ask_for(size_t task) const {
+  if (task >= tasks()) return;
+  const Panels panels = panels_of(first_pair(task));
+  for (size_t i = 0; i < std::min(panel_bytes_, MAX_AHEAD / PAIR); i += VECTOR_BYTES) {
+    __builtin_prefetch(panels.first + i, 0, 2);
+    __builtin_prefetch(panels.second + i, 0, 2);
+  }
+}
+
+Panels Job::panels_of(int pair) const {
+  const uint8_t* first = static_cast<const uint8_t*>(weight_.packed) + pair * panel_bytes_;
+  // Of an odd number of panels the last is its own partner.
+  return {first, first + (pair + pairs_ < panels_ ? pairs_ * panel_bytes_ : 0)};
 }
 
 // The rows in tiles of about equal size.
-void Job::run_pair(int pair, int row, int end) const {
-  const int tiles = ceil_div(end - row, MAX_TILE);
+void Job::run_pair(int pair, int next, int row, int end) const {
+  const int tiles = ceil_div(end - row, tile_);
   for (int tile = 0; tile < tiles; ++tile) {
     const int rows = ceil_div(end - row, tiles - tile);
     ask_for_output(pair, row, rows);
-    alignas(64) float y[MAX_TILE * PAIR * PANEL];
-    const Panels panels = panels_of_tile(pair, tile, tiles, rows);
+    alignas(64) float y[MAX_I8_TILE * PAIR * PANEL];
+    const Panels panels = panels_of_tile(pair, next, tile, tiles, rows);
     TILES[weight_.kind][rows - 1](panels, x_, weight_.k, row, y);
     if (x_.quantized.terms == 2) add_second_term(panels, row, rows, y);
     finish(pair, row, rows, y);
@@ -121,15 +147,21 @@ void Job::add_second_term(Panels panels, int row, int rows, float* y) const {
 
 // Each of several tiles asks for a share of the next pair. A single one asks for what it will read
 // soon, or, with so few rows that it does little but read, leaves that to the processor.
-Panels Job::panels_of_tile(int pair, int tile, int tiles, int rows) const {
-  const uint8_t* first = static_cast<const uint8_t*>(weight_.packed) + pair * panel_bytes_;
-  // Of an odd number of panels the last is its own partner.
-  const uint8_t* second = first + (pair + pairs_ < panels_ ? pairs_ * panel_bytes_ : 0);
+Panels Job::panels_of_tile(int pair, int next, int tile, int tiles, int rows) const {
+  Panels panels = panels_of(pair);
   const int lines = ceil_div(step_bytes(weight_.kind), VECTOR_BYTES);
-  if (tiles == 1) return {first, second, NEAR_AHEAD, rows < BUSY_TILE ? 0 : lines};
-  if (PAIR * panel_bytes_ > MAX_AHEAD) return {first, second, 0, 0};
-  const int share = ceil_div(lines, tiles), asked = share * tile;
-  return {first, second, panel_bytes_ + asked * VECTOR_BYTES, std::clamp(lines - asked, 0, share)};
+  if (tiles == 1) {
+    panels.ask_first = panels.first + NEAR_AHEAD;
+    panels.ask_second = panels.second + NEAR_AHEAD;
+    panels.lines = rows < BUSY_TILE ? 0 : lines;
+  } else if (PAIR * panel_bytes_ <= MAX_AHEAD && next != pair) {
+    const Panels after = panels_of(next);
+    const int share = ceil_div(lines, tiles), asked = share * tile;
+    panels.ask_first = after.first + asked * VECTOR_BYTES;
+    panels.ask_second = after.second + asked * VECTOR_BYTES;
+    panels.lines = std::clamp(lines - asked, 0, share);
+  }
+  return panels;
 }
 
 // With many outputs its rows are far from each other, and come while the tile is computed.
@@ -177,13 +209,20 @@ void linear(Worker& worker, const phloem_weight& weight, const LinearInput& x, f
             int64_t stride, Then then) {
   if (x.rows == 0) return;
   const Job job(weight, x, out, stride, then, worker.team_size());
-  worker.each(job.tasks(), [&](size_t task) { job.run(task); });
+  worker.each(job.tasks(),
+              [&, size = worker.team_size()](size_t task) { job.run(task, task + size); });
+}
+
+void ask_for(const Worker& worker, const phloem_weight& weight, int rows) {
+  if (rows == 0) return;
+  const LinearInput x{rows, nullptr, {}};
+  Job(weight, x, nullptr, 0, Then::STORE, worker.team_size()).ask_for(worker.index());
 }
 
 void linear_in_task(const phloem_weight& weight, const LinearInput& x, float* out, int64_t stride) {
   if (x.rows == 0) return;
   const Job job(weight, x, out, stride, Then::STORE, 1);
-  for (size_t task = 0; task < job.tasks(); ++task) job.run(task);
+  for (size_t task = 0; task < job.tasks(); ++task) job.run(task, task + 1);
 }
 
 void quantize_rows(Worker& worker, const QuantizedRows& x, const float* values, int k) {

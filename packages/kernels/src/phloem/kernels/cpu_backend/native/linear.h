@@ -55,6 +55,10 @@ void linear(Worker& worker, const phloem_weight& weight, const LinearInput& x, f
 // The same within a task, by the calling thread alone.
 void linear_in_task(const phloem_weight& weight, const LinearInput& x, float* out, int64_t stride);
 
+// Asks memory for what the calling thread will read first in a linear of `rows` rows: before a phase
+// that leaves memory idle.
+void ask_for(const Worker& worker, const phloem_weight& weight, int rows);
+
 // A row of W as floats, [k]: an embedding, where W is a table of them.
 void unpack_row(const phloem_weight& weight, int64_t row, float* out);
 

@@ -17,16 +17,19 @@ namespace phloem {
 constexpr int PAIR = 2;
 // Registers that a row of a tile takes for its sums.
 constexpr int PARTS = PANEL / native::WIDTH, COLUMNS = PAIR * PARTS;
+// The most rows of a tile: those of PHLOEM_I8 keep nothing but sums of integers in registers.
 constexpr int MAX_TILE = native::WIDTH == 16 ? 6 : native::WIDTH == 8 ? 2 : 1;
+constexpr int MAX_I8_TILE = native::WIDTH == 16 ? 8 : MAX_TILE;
 
 // The panels of a tile, and what it asks memory for meanwhile: with each step `lines` cache lines,
-// `ahead` bytes further on in both. They go to the second level of caches: the first has no room
-// for more than what is computed with.
+// as far into other memory as the step is into its panel. They go to the second level of caches:
+// the first has no room for more than what is computed with.
 struct Panels {
   const uint8_t* first;
   const uint8_t* second;
-  size_t ahead;
-  int lines;
+  const uint8_t* ask_first = nullptr;
+  const uint8_t* ask_second = nullptr;
+  int lines = 0;
 
   // Where column c of registers finds its lanes, of `lane_bytes` each, in what is kept for all 16
   // outputs of a panel `at` bytes from its start.
@@ -36,8 +39,8 @@ struct Panels {
 
   void prefetch(size_t step) const {
     for (int i = 0; i < lines; ++i) {
-      __builtin_prefetch(first + step + ahead + i * VECTOR_BYTES, 0, 2);
-      __builtin_prefetch(second + step + ahead + i * VECTOR_BYTES, 0, 2);
+      __builtin_prefetch(ask_first + step + i * VECTOR_BYTES, 0, 2);
+      __builtin_prefetch(ask_second + step + i * VECTOR_BYTES, 0, 2);
     }
   }
 };

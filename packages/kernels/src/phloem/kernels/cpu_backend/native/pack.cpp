@@ -53,32 +53,14 @@ Block zeros(int kind) {
   return block;
 }
 
-inline void keep(Block& block, f32x16 first, f32x16 second, int offset) {
+inline void keep(Block& block, f32x16 first, f32x16 second) {
   const i32x16 a = __builtin_convertvector(first, i32x16);
   const i32x16 b = __builtin_convertvector(second, i32x16);
-  for (int i = 0; i < LANES; ++i) block.q[i] = static_cast<uint8_t>(a[i] + offset);
-  for (int i = 0; i < LANES; ++i) block.q[LANES + i] = static_cast<uint8_t>(b[i] + offset);
-}
-
-// To the nearest integer, away from zero at halves. Adding a half would round 0.49999997 up.
-inline f32x16 rounded(f32x16 x) {
-  const f32x16 magnitude = abs(min(max(x, splat(-127.0f)), splat(127.0f)));
-  const f32x16 whole = to_float(__builtin_convertvector(magnitude, i32x16));
-  const f32x16 away = magnitude - whole >= 0.5f ? whole + 1.0f : whole;
-  return x < 0.0f ? -away : away;
+  for (int i = 0; i < LANES; ++i) block.q[i] = static_cast<uint8_t>(a[i]);
+  for (int i = 0; i < LANES; ++i) block.q[LANES + i] = static_cast<uint8_t>(b[i]);
 }
 
 float reciprocal(float d) { return d == 0.0f ? 0.0f : 1.0f / d; }
-
-// d = max |x| / 127, q = round(x / d), as llama.cpp makes Q8_0.
-Block quantize_q8(f32x16 a, f32x16 b) {
-  const float d = max_lane(max(abs(a), abs(b))) / 127.0f;
-  const float factor = reciprocal(d);
-  Block block;
-  block.d = to_f16(d);
-  keep(block, rounded(a * factor), rounded(b * factor), 128);
-  return block;
-}
 
 // m = min x, d = (max x - m) / 15, q = floor((x - m) / d + 0.5), as llama.cpp makes Q4_1.
 Block quantize_q4(f32x16 a, f32x16 b) {
@@ -91,23 +73,23 @@ Block quantize_q4(f32x16 a, f32x16 b) {
   Block block;
   block.d = to_f16(d);
   block.m = to_f16(m);
-  keep(block, level(a), level(b), 0);
+  keep(block, level(a), level(b));
   return block;
 }
 
 // A group of `count` inputs. Repeating the last one changes neither the largest nor the smallest.
-Block quantize(const float* values, int count, int kind) {
+Block quantize(const float* values, int count) {
   float x[GROUP];
   std::copy(values, values + count, x);
   std::fill(x + count, x + GROUP, values[count - 1]);
   const f32x16 a = load(x), b = load(x + LANES);
   // Nothing but a difference of numbers that are not finite is not zero.
   if (!(sum((a - a) + (b - b)) == 0.0f)) {
-    Block block = zeros(kind);
+    Block block = zeros(PHLOEM_Q4);
     block.d = block.m = F16_NAN;
     return block;
   }
-  return kind == PHLOEM_Q8 ? quantize_q8(a, b) : quantize_q4(a, b);
+  return quantize_q4(a, b);
 }
 
 Block read(const uint8_t* bytes, int format) {
@@ -253,14 +235,14 @@ extern "C" {
 
 size_t phloem_packed_bytes(int kind, int n, int k) { return panels_of(n) * panel_bytes(kind, k); }
 
-// Packs a weight of floats, [n, k].
+// Packs a weight of floats, [n, k], as any kind but PHLOEM_Q8.
 void phloem_pack_floats(Team* team, const float* weight, int kind, int n, int k, void* packed) {
   each_panel(*team, packed, kind, n, k, [=](int first, uint8_t* panel) {
     if (kind == PHLOEM_F32) return pack_f32(panel, weight, first, n, k);
     if (kind == PHLOEM_I8) return pack_i8(panel, weight, first, n, k);
     pack_panel(panel, kind, first, n, groups_of(k), [=](int output, int g) {
       const int count = std::min(GROUP, k - g * GROUP);
-      return quantize(weight + static_cast<size_t>(output) * k + g * GROUP, count, kind);
+      return quantize(weight + static_cast<size_t>(output) * k + g * GROUP, count);
     });
   });
 }
