@@ -135,7 +135,8 @@ def test_other_engines_names_mean_the_same(server, path, field):
     for text in texts(server, path, **field):
         jsonschema.validate(json.loads(text), PERSON)
         if "grammar_options" in field:
-            assert text == json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
+            assert text.startswith('{"name":"')
+            assert ',"age":' in text
 
 
 @pytest.mark.parametrize("fields", [{"regex": ""}, {"response_format": {"type": "text"}}])

@@ -13,7 +13,7 @@ from phloem.grammar import Constraint
 from phloem.server.http.errors import ApiError
 from phloem.server.http.protocol import ChatRequest, FunctionSpec, ToolSpec
 from phloem.server.http.tool_form import ToolForm
-from phloem.server.http.tools import call_reader, moved, tool_use
+from phloem.server.http.tools import call_reader, tool_use
 from phloem.server.messages import Finish, TextNews
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -37,7 +37,9 @@ def test_auto_shows_the_tools_and_leaves_the_text_free():
     for choice in (None, "auto"):
         found = use([tool()], tool_choice=choice)
         assert found.constraint is None
-        assert found.shown[0]["function"]["parameters"] == CITY
+        # What was left out is not there: a template would show it.
+        function = {"name": "weather", "parameters": CITY}
+        assert found.shown == [{"type": "function", "function": function}]
     assert use([tool()], tool_choice="none").shown is None
 
 
@@ -91,27 +93,17 @@ def test_what_does_not_fit_is_refused(tools, choice):
     assert caught.value.param in ("tools", "tool_choice")
 
 
-def test_references_of_a_schema_to_itself_move_with_it():
-    schema = {
-        "$defs": {"a": {"type": "string"}},
-        "properties": {
-            "$ref": {"$ref": "#/$defs/a"},
-            "x": {"anyOf": [{"$ref": "#"}, {"$ref": "#anchor"}]},
-            "enum": {"$ref": "#/$defs/a"},
-        },
-        "items": {"$id": "other", "$ref": "#/$defs/b"},
-        "default": {"$ref": "#/$defs/a"},
-    }
-    assert moved(schema, "/p") == {
-        "$defs": {"a": {"type": "string"}},
-        "properties": {
-            "$ref": {"$ref": "#/p/$defs/a"},
-            "x": {"anyOf": [{"$ref": "#/p"}, {"$ref": "#anchor"}]},
-            "enum": {"$ref": "#/p/$defs/a"},
-        },
-        "items": {"$id": "other", "$ref": "#/$defs/b"},
-        "default": {"$ref": "#/$defs/a"},
-    }
+def test_options_that_are_malformed_are_refused_by_their_field():
+    with pytest.raises(ApiError) as caught:
+        use([tool()], tool_choice="required", grammar_options={"no": 1})
+    assert caught.value.param == "grammar_options"
+
+
+def test_options_say_how_a_call_is_meant_but_not_its_order():
+    options = {"whitespace": "bounded", "property_order": "free", "steering": False}
+    found = use([tool()], tool_choice="required", grammar_options=options).constraint
+    assert (found.constraint.whitespace, found.constraint.property_order) == ("bounded", "fixed")
+    assert found.steering is False
 
 
 ARGUMENTS = st.dictionaries(

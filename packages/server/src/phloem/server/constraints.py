@@ -111,7 +111,7 @@ def take_constraint(
         return among_fields
     if among_fields is not None:
         check_one(["constraint", among_fields.field])
-    chosen = _grammar_options(options)
+    chosen = grammar_options(options)
     return ConstraintRequest(constraint, "constraint", chosen.jump_forward, chosen.steering)
 
 
@@ -128,7 +128,7 @@ def constraint_of(
     Raises:
         BadConstraint: there are two, or it is malformed.
     """
-    chosen = _grammar_options(options)
+    chosen = grammar_options(options)
     given = [(name, *each) for name, value in fields.items() for each in _asked(name, value)]
     check_one([name for name, _, _ in given])
     if not given:
@@ -209,7 +209,12 @@ def _response_format(value: Any) -> list[tuple[str, Any]]:
     return [("json_schema", inner["schema"])]
 
 
-def _grammar_options(given: Any) -> GrammarOptions:
+def grammar_options(given: Any) -> GrammarOptions:
+    """The options in a request's field of that name, or None.
+
+    Raises:
+        BadConstraint: they are malformed.
+    """
     try:
         return GrammarOptions() if given is None else msgspec.convert(given, GrammarOptions)
     except msgspec.ValidationError as error:

@@ -52,8 +52,8 @@ def check(file: Any, kind: str, backend: str | None, options: str | None, as_jso
         if asked is None:
             raise ValueError(f"{file.name} is empty: it must hold a constraint")
         names = asked_backends(backend)
-    # What can be enforced does not depend on the vocabulary.
-    vocabulary = Vocabulary([bytes([byte]) for byte in range(256)], stop_ids=(), special_ids=())
+    # What can be enforced does not depend on the vocabulary: one of bytes and an end will do.
+    vocabulary = Vocabulary([*(bytes([byte]) for byte in range(256)), None], stop_ids=[256])
     report = ask(asked.constraint, names, lambda name: create_backend(name, vocabulary))
     if as_json:
         rows = [asdict(each) for each in report.backends]

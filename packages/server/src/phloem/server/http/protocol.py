@@ -88,7 +88,7 @@ class OpenAIRequest(ConstraintFields, kw_only=True):
     Without either the salt does."""
 
 
-class FunctionSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class FunctionSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A function that a model may call."""
 
     name: str

@@ -1,7 +1,7 @@
 """Tools in chats: what the model is told of them, and calls that are made sure of by a constraint.
 
-Owns the meaning of `tools` and `tool_choice`, the schema that a call's text keeps to, and the
-reading of that text, piece by piece. `auto` shows the tools to the model and leaves what it says as
+Owns the meaning of `tools` and `tool_choice`, what a call's text keeps to, and the reading of that
+text, piece by piece. `auto` shows the tools to the model and leaves what it says as
 it is: finding calls in free text takes a parser of the model's own notation.
 """
 
@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from phloem.server.constraints import ConstraintRequest, constraint_of
+from phloem.grammar import Constraint
+from phloem.grammar.shipped import tool_calls
+from phloem.server.constraints import ConstraintRequest, grammar_options
 from phloem.server.http.errors import ApiError, refusing
 from phloem.server.http.protocol import ChatRequest, FunctionSpec
 
@@ -68,10 +70,9 @@ def tool_use(request: ChatRequest) -> ToolUse:
     if not functions:
         raise ApiError("tool_choice asks for a call, but there are no tools", param="tool_choice")
     if choice == "required":
-        schema = _calls_schema(functions, parallel=request.parallel_tool_calls is not False)
-        return ToolUse(shown, _constraint(request, schema))
+        return ToolUse(shown, _constraint(request, functions))
     function = _named(choice, functions)
-    return ToolUse(shown, _constraint(request, _parameters(function)), function.name)
+    return ToolUse(shown, _constraint(request, [function], named=True), function.name)
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -104,14 +105,29 @@ def _named(choice: Any, functions: Sequence[FunctionSpec]) -> FunctionSpec:
     )
 
 
-def _constraint(request: ChatRequest, schema: Mapping[str, Any]) -> ConstraintRequest | None:
-    # Compact: what a call is made of is read by programs, and most of it is forced then. In the
-    # order of the schema: a call's name comes before its arguments.
-    given = request.grammar_options or {}
-    options = {"whitespace": "compact", **given, "property_order": "fixed"}
+def _constraint(
+    request: ChatRequest, functions: Sequence[FunctionSpec], *, named: bool = False
+) -> ConstraintRequest:
+    """That of the arguments of the one function which is named, or of a list of calls."""
     with refusing("tools"):
-        made = constraint_of({"json_schema": schema}, options)
-    return made and ConstraintRequest(made.constraint, "tools", made.jump_forward, made.steering)
+        options = grammar_options(request.grammar_options)
+        if named:
+            made = Constraint.json_schema(_parameters(functions[0]))
+        else:
+            at_most = 1 if request.parallel_tool_calls is False else None
+            made = tool_calls([_declared(function) for function in functions], at_most)
+        # Compact: what a call is made of is read by programs, and most of it is forced then. The
+        # order stays that of the schema: a call's name comes before its arguments.
+        made = replace(
+            made,
+            whitespace=options.whitespace or "compact",
+            formats=options.formats or "assert",
+        )
+    return ConstraintRequest(made, "tools", options.jump_forward, options.steering)
+
+
+def _declared(function: FunctionSpec) -> dict[str, Any]:
+    return {"function": {"name": function.name, "parameters": _parameters(function)}}
 
 
 def _parameters(function: FunctionSpec) -> Mapping[str, Any]:
@@ -123,53 +139,6 @@ def _parameters(function: FunctionSpec) -> Mapping[str, Any]:
             param="tools",
         )
     return {"type": "object", **given}
-
-
-def _calls_schema(functions: Sequence[FunctionSpec], *, parallel: bool) -> dict[str, Any]:
-    """A list of calls, each of one of the functions; of exactly one call if not `parallel`."""
-    calls = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"const": function.name},
-                "arguments": moved(
-                    _parameters(function), f"/items/anyOf/{index}/properties/arguments"
-                ),
-            },
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for index, function in enumerate(functions)
-    ]
-    length = {"minItems": 1} if parallel else {"minItems": 1, "maxItems": 1}
-    return {"type": "array", "items": {"anyOf": calls}, **length}
-
-
-_VALUES = frozenset(("enum", "const", "default", "examples"))
-"""Keywords whose values are data, whatever they look like."""
-_MAPS = frozenset(
-    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-)
-"""Keywords whose values have schemas under names of the author's choice."""
-
-
-def moved(schema: Any, pointer: str) -> Any:
-    """A schema as it must be at `pointer` of another: its references to itself find it there."""
-    if isinstance(schema, list):
-        return [moved(each, pointer) for each in schema]
-    if not isinstance(schema, dict) or "$id" in schema:
-        return schema  # one with a base of its own refers to that
-    return {key: _moved_value(key, value, pointer) for key, value in schema.items()}
-
-
-def _moved_value(key: str, value: Any, pointer: str) -> Any:
-    if key in _VALUES:
-        return value
-    if key == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
-        return f"#{pointer}{value[1:]}"
-    if key in _MAPS and isinstance(value, dict):
-        return {name: moved(each, pointer) for name, each in value.items()}
-    return moved(value, pointer)
 
 
 class NamedCall:
@@ -188,7 +157,7 @@ class NamedCall:
 
 @dataclass
 class CallList:
-    """Reads a text that keeps to `_calls_schema`, however it is cut into pieces.
+    """Reads a list of calls, `[{"name": ..., "arguments": {...}}]`, however it is cut into pieces.
 
     A call is told of once its name is known, which comes before its arguments.
     """
