@@ -203,7 +203,7 @@ def test_a_batch_of_masks_equals_those_one_by_one():
         for matcher in matchers[::2]:
             assert matcher.accept(ord("a"))
         for rows in (range(6), [0, 1, 2, 3, 4, 5], [5, 3, 1, 0, 2, 4], [1, 2, 3, 4, 5, 6]):
-            for left in (None, [None, 1, 2, 3, 4, 5]):
+            for left in (None, [None, 1, 2, 3, 4, 5], [9] * 6, [9] * 6):
                 together = np.full((7, vocabulary.words), -1, np.int32)
                 single = together.copy()
                 fill_masks(matchers, together, rows, left)
@@ -360,5 +360,6 @@ def test_an_automaton_that_tells_no_distances_is_not_steered():
 def test_a_vocabulary_of_nothing_allows_nothing():
     vocabulary = Vocabulary([None, None], [1])
     matcher = grammar_of("a", vocabulary).matcher()
-    assert mask_of(matcher, vocabulary) == set()
+    for tokens_left in (None, 0, 5):
+        assert mask_of(matcher, vocabulary, tokens_left) == set()
     assert matcher.distance_to_end() >= 1 << 30

@@ -13,6 +13,8 @@ class DfaAutomaton:
         """`dfa` may not be empty: there would be no start."""
         self.dfa = dfa
         self._cursors: list[DfaCursor | None] = [None] * dfa.states
+        self._cost: TokenCost | None = None
+        self._distances: dict[int, int] = {}
 
     @property
     def start(self) -> DfaCursor:
@@ -25,6 +27,20 @@ class DfaAutomaton:
         if cursor is None:
             cursor = self._cursors[state] = DfaCursor(self, state)
         return cursor
+
+    def distance(self, state: int, cost: TokenCost) -> int:
+        """The tokens of a shortest completion in bytes; kept for all states on the way."""
+        if self._cost is not cost:
+            self._cost, self._distances = cost, {}
+        known = self._distances
+        rest = self.dfa.shortest(state) if state not in known else b""
+        at = state
+        for start in range(len(rest) + 1):
+            if at in known:
+                break
+            known[at] = cost(rest[start:])
+            at = self.dfa.step(at, rest[start]) if start < len(rest) else at
+        return known[state]
 
     def serialize(self) -> bytes:
         """The compiled form of the DFA."""
@@ -67,7 +83,7 @@ class DfaCursor:
 
     def distance(self, cost: TokenCost) -> int:
         """Of a completion of fewest bytes, which is consistent: each state has one of its own."""
-        return cost(self._automaton.dfa.shortest(self._state))
+        return self._automaton.distance(self._state, cost)
 
 
 _NARROW = 2

@@ -115,8 +115,7 @@ class AutomatonMatcher:
     @property
     def is_terminated(self) -> bool:
         """Whether a stop token was taken, or nothing can follow."""
-        cursor = self._position.cursor
-        return cursor is None or (cursor.complete and not any(True for _ in cursor.first_bytes()))
+        return self._position.final
 
     def forced(self) -> bytes:
         """The text that must come next; it may end within a character."""
@@ -137,10 +136,21 @@ def fill_masks(
 
     Matchers of one automaton grammar whose rows are adjacent are written by one gather.
     """
-    if tokens_left is None and _gathered(matchers, mask, rows):
+    if _none_is_near_its_end(matchers, tokens_left) and _gathered(matchers, mask, rows):
         return
     for index, (matcher, row) in enumerate(zip(matchers, rows, strict=True)):
         matcher.fill_mask(mask, row, None if tokens_left is None else tokens_left[index])
+
+
+def _none_is_near_its_end(
+    matchers: Sequence[Matcher], tokens_left: Sequence[int | None] | None
+) -> bool:
+    """Whether it is known of every matcher that it has tokens enough after any token."""
+    return tokens_left is None or all(
+        left is None
+        or (isinstance(matcher, AutomatonMatcher) and 0 <= matcher._position.worst < left)
+        for matcher, left in zip(matchers, tokens_left, strict=True)
+    )
 
 
 def _gathered(

@@ -8,6 +8,7 @@ region); a known one costs a lookup and the copy of a row. Which text was said i
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +24,15 @@ from phloem.grammar.vocabulary import Vocabulary
 class Position:
     """A cursor with what is known about it. Identity is equality: an engine interns them."""
 
-    __slots__ = ("cursor", "distance", "forced", "next", "row", "steps", "targets")
+    __slots__ = ("cursor", "distance", "final", "forced", "next", "row", "steps", "worst")
 
     def __init__(self, cursor: Cursor | None) -> None:
         self.cursor = cursor
         """None: the text was ended by a stop token."""
-        self.row = -1
+        self.final = cursor is None or (
+            cursor.complete and next(iter(cursor.first_bytes()), None) is None
+        )
+        """Whether nothing can follow."""
         self.forget()
 
     def forget(self) -> None:
@@ -38,8 +42,9 @@ class Position:
         """By token; legal ones only."""
         self.steps: dict[int, Position | None] = {}
         """By byte."""
-        self.targets: list[tuple[Position, npt.NDArray[np.int32]]] | None = None
         self.distance = -1
+        self.worst = -1
+        """The greatest distance that a legal token leads to; 0 where it cannot be told."""
         self.forced: bytes | None = None
 
 
@@ -63,7 +68,13 @@ class Sweeps:
         return sweep
 
 
-Targets = dict[Position, list[int]]
+class Reach(NamedTuple):
+    """Where each legal token leads."""
+
+    sweeps: list[tuple[Sweep, Region]]
+    """By sweeps of regions."""
+    targets: dict[Position, list[int]]
+    """All others, by position."""
 
 
 class TokenEngine:
@@ -115,8 +126,7 @@ class TokenEngine:
         known = position.next.get(token)
         if known is not None:
             return known
-        if self._cells > self._most_cells:
-            self._start_over()
+        self._make_room()
         target: Position | None
         if token in self.vocabulary.stop_ids:
             target = self.ended if is_complete(position) and position.cursor else None
@@ -132,10 +142,8 @@ class TokenEngine:
     def row(self, position: Position) -> int:
         """The row of `rows` with the mask of a position."""
         if position.row < 0:
-            if self.rows.is_full or self._cells > self._most_cells:
-                self._start_over()
-            position.row = self.rows.add(self._legal(position))
-            self._filled.append(position)
+            self._make_room()
+            self._learn(position, self._reached(position))
         return position.row
 
     def near_end(self, position: Position, tokens_left: int) -> npt.NDArray[np.int32] | None:
@@ -144,25 +152,22 @@ class TokenEngine:
         Where no token is in time, those on a shortest way. None as well where the automaton
         cannot tell distances.
         """
-        if position.cursor is None:
+        if 0 <= position.worst < tokens_left:
             return None
-        targets = self._targets(position)
-        known = [(self.distance(target), tokens) for target, tokens in targets]
+        self._make_room()
+        reach = self._reached(position)
+        if position.row < 0:
+            self._learn(position, reach)
+        distances = self._distances(reach)
+        position.worst = max(distances.values(), default=0)
+        if position.worst < tokens_left or not distances:
+            return None
         limit = tokens_left - 1
-        if not known or any(distance is None for distance, _ in known):
-            return None
-        nearest = min(distance for distance, _ in known if distance is not None)
-        if not position.cursor.complete:
-            limit = max(limit, nearest)
-        kept = [tokens for distance, tokens in known if distance is not None and distance <= limit]
-        if len(kept) == len(known):
-            return None
-        bits = self._no_tokens()
-        for tokens in kept:
-            bits[tokens] = True
-        if position.cursor.complete:
-            bits[self._stop_ids] = True
-        return packed(bits)
+        if not is_complete(position):
+            limit = max(limit, min(distances.values()))
+        return self._mask(
+            position, reach, {target for target, far in distances.items() if far <= limit}
+        )
 
     def distance(self, position: Position) -> int | None:
         """`Cursor.distance` with the costs of this vocabulary."""
@@ -204,37 +209,44 @@ class TokenEngine:
             position = target
         return position
 
-    def _legal(self, position: Position) -> npt.NDArray[np.int32]:
-        bits = self._no_tokens()
-        if position.cursor is not None:
-            sweeps, targets = self._reached(position)
-            for sweep, _ in sweeps:
-                bits[sweep.tokens] = True
-            for tokens in targets.values():
-                bits[tokens] = True
-            if position.cursor.complete:
-                bits[self._stop_ids] = True
+    def _learn(self, position: Position, reach: Reach) -> None:
+        position.row = self.rows.add(self._mask(position, reach))
+        self._filled.append(position)
+
+    def _mask(
+        self, position: Position, reach: Reach, kept: set[Position] | None = None
+    ) -> npt.NDArray[np.int32]:
+        """The mask of the tokens that lead to a kept position; None: to any."""
+        bits = np.zeros(self.vocabulary.words * 32, bool)
+        for sweep, region in reach.sweeps:
+            tokens = sweep.tokens
+            if kept is not None:
+                states = np.zeros(region.dfa.states, bool)
+                for end in sweep.end_states:
+                    states[end] = self.at(region.cursor(end)) in kept
+                tokens = tokens[states[sweep.ends]]
+            bits[tokens] = True
+        for target, legal in reach.targets.items():
+            if kept is None or target in kept:
+                bits[legal] = True
+        if position.cursor is not None and position.cursor.complete:
+            bits[self._stop_ids] = True
         return packed(bits)
 
-    def _targets(self, position: Position) -> list[tuple[Position, npt.NDArray[np.int32]]]:
-        """Every position that one token leads to, with the tokens that do."""
-        if position.targets is None:
-            sweeps, found = self._reached(position)
-            for sweep, region in sweeps:
-                order = np.argsort(sweep.ends, kind="stable")
-                ends, firsts = np.unique(sweep.ends[order], return_index=True)
-                bounds = [*firsts.tolist(), len(order)]
-                for number, end in enumerate(ends.tolist()):
-                    part = sweep.tokens[order[bounds[number] : bounds[number + 1]]]
-                    found.setdefault(self.at(region.cursor(end)), []).extend(part.tolist())
-            position.targets = [(at, np.array(tokens, np.int32)) for at, tokens in found.items()]
-            self._cells += 8 * len(found) + sum(map(len, found.values())) // 16
-        return position.targets
+    def _distances(self, reach: Reach) -> dict[Position, int]:
+        """How far it is from where tokens lead; nothing if the automaton cannot tell."""
+        ends = [
+            self.at(region.cursor(end))
+            for sweep, region in reach.sweeps
+            for end in sweep.end_states
+        ]
+        found = {target: self.distance(target) for target in (*ends, *reach.targets)}
+        known = {target: far for target, far in found.items() if far is not None}
+        return known if len(known) == len(found) else {}
 
-    def _reached(self, position: Position) -> tuple[list[tuple[Sweep, Region]], Targets]:
-        """Where each token leads: by sweeps of regions, and by position for all the others."""
+    def _reached(self, position: Position) -> Reach:
         sweeps: list[tuple[Sweep, Region]] = []
-        targets: Targets = {}
+        targets: dict[Position, list[int]] = {}
         trie = self._trie
         pending = [(0, position)]
         while pending:
@@ -258,7 +270,7 @@ class TokenEngine:
                     targets.setdefault(target, []).extend(tokens)
                 if trie.has_children(child):
                     pending.append((child, target))
-        return sweeps, targets
+        return Reach(sweeps, targets)
 
     def _children(self, node: int, position: Position) -> list[tuple[int, Position]]:
         """The nodes below one that are legal from a position, with where they lead."""
@@ -303,8 +315,9 @@ class TokenEngine:
                 found.append((child, target))
         return found
 
-    def _no_tokens(self) -> Bools:
-        return np.zeros(self.vocabulary.words * 32, bool)
+    def _make_room(self) -> None:
+        if self.rows.is_full or self._cells > self._most_cells:
+            self._start_over()
 
     def _start_over(self) -> None:
         """Forget all positions. Those that matchers hold are still right, and learn anew."""

@@ -88,7 +88,7 @@ class TokenTrie:
         if node == 0:
             firsts = slice(1, 1 + self._child_counts[0])
             legal = dfa.table.next[state, dfa.table.classes[self.labels[firsts]]] >= 0
-            if 4 * int(self.subtree_sizes[firsts][legal].sum()) > len(self.labels):
+            if 8 * int(self.subtree_sizes[firsts][legal].sum()) > len(self.labels):
                 return self._sweep_all(dfa, state)
         return self._sweep_alive(dfa, state, node)
 
@@ -106,8 +106,8 @@ class TokenTrie:
         sources = np.full(len(self.labels), dead, np.int32)
         for begin, end in zip(self.levels[1:], self.levels[2:], strict=False):
             before = sources[begin:end]
-            np.take(states, self.parents[begin:end], out=before, mode="clip")
-            np.take(flat, before + columns[begin:end], out=states[begin:end], mode="clip")
+            states.take(self.parents[begin:end], out=before, mode="clip")
+            flat.take(before + columns[begin:end], out=states[begin:end], mode="clip")
         left = np.flatnonzero((states == dead) & (sources != dead))
         ends = states[self._nodes_of_tokens]
         inside = np.flatnonzero(ends != dead)
@@ -148,7 +148,8 @@ class TokenTrie:
     def _swept(
         self, tokens: Ints, ends: Ints | Longs, exits: Longs, exit_states: Ints | Longs
     ) -> Sweep:
-        return Sweep(tokens, ends, exits, exit_states, self.labels[exits])
+        end_states = np.flatnonzero(np.bincount(ends)).tolist() if len(ends) else []
+        return Sweep(tokens, ends, end_states, exits, exit_states, self.labels[exits])
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,8 @@ class Sweep:
     """The tokens that stay inside the DFA, [n]."""
     ends: Ints | Longs
     """The state each of them leads to, [n]."""
+    end_states: list[int]
+    """Each state that one leads to, once."""
     exits: Longs
     """The nodes whose byte the DFA does not know, in a state that it was in before, [m]."""
     exit_states: Ints | Longs

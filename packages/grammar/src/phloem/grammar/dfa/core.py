@@ -10,13 +10,12 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from phloem.grammar.dfa import literals, product, subsets
 from phloem.grammar.dfa.budget import Budget
 from phloem.grammar.dfa.minimize import EMPTY, minimal
 from phloem.grammar.dfa.serial import packed, unpacked
-from phloem.grammar.dfa.table import Bools, Bytes, Ints, Predecessors, Table, distances, heights
+from phloem.grammar.dfa.table import Bools, Ints, Predecessors, Table, distances, heights
 
 _DEFAULT = Budget()
 
@@ -236,20 +235,22 @@ class Dfa:
         """
         if self.is_empty:
             raise ValueError("the empty language has no shortest text: ask is_empty first")
+        towards, bytes_towards = self._ways
         path = bytearray()
-        representatives, nearest = self._ways
-        while self.byte_distances[state]:
-            column = int(nearest[state])
-            path.append(int(representatives[column]))
-            state = int(self.table.next[state, column])
+        while towards[state] >= 0:
+            path.append(bytes_towards[state])
+            state = towards[state]
         return bytes(path)
 
     @cached_property
-    def _ways(self) -> tuple[Bytes, npt.NDArray[np.int64]]:
-        """A byte of each class, [classes], and the class towards the nearest end, [states]."""
+    def _ways(self) -> tuple[list[int], bytes]:
+        """By state: the next one on the way to the nearest end (-1 there), and a byte to it."""
         _, firsts = np.unique(self.table.classes, return_index=True)
-        towards = np.append(self.byte_distances, np.iinfo(np.int32).max)[self.table.next]
-        return firsts.astype(np.uint8), towards.argmin(axis=1)
+        far = np.append(self.byte_distances, np.iinfo(np.int32).max)[self.table.next]
+        columns = far.argmin(axis=1)
+        following = self.table.next[np.arange(self.states), columns]
+        towards = np.where(self.accepting, -1, following)
+        return towards.tolist(), firsts[columns].astype(np.uint8).tobytes()
 
     @cached_property
     def _rows(self) -> list[list[int]]:
