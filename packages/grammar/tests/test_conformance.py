@@ -97,8 +97,9 @@ def test_a_schema_that_is_refused_is_listed_with_its_place(tmp_path, capsys):
     assert "uniqueItems at /properties/a" in table(report)
     target = tmp_path / "table.md"
     assert main([str(folder), "--markdown", str(target)]) == 0
-    assert target.read_text() == markdown([report]) + "\n"
+    assert target.read_text() == markdown([report])
     assert "| objects | 2 | 0, 2 refused |" in target.read_text()
+    assert "Refused by `fsm`, with the number of tests: `uniqueItems` 2." in target.read_text()
     capsys.readouterr()
 
 

@@ -202,6 +202,16 @@ def test_a_schema_that_refers_to_itself_in_place_is_an_error():
             normalize(schema)
 
 
+def test_an_id_of_draft_4_is_not_passed_over_without_the_draft():
+    inner = {"id": "https://example.org/x", "definitions": {"t": {"type": "integer"}}}
+    inner["definitions"]["u"] = {"$ref": "#/definitions/t"}
+    schema = {"definitions": {"a": inner, "t": {"type": "string"}}}
+    schema["items"] = {"$ref": "#/definitions/a/definitions/u"}
+    assert refusal(schema) == ("/definitions/a/definitions/u", "$ref")
+    assert accepts(normalize(schema, draft=Draft.D4), [1])
+    assert refusal({"id": "https://example.org/x"}) == ("", "id")
+
+
 def test_an_identifier_given_twice_is_not_guessed():
     inner = {"$id": "https://example.org/x", "type": "integer"}
     schema = {"$schema": D7, "definitions": {"a": inner, "b": inner}}

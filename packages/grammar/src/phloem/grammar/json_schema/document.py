@@ -112,6 +112,9 @@ class Document:
             raise UnsupportedConstraint(
                 pointer, "$schema", "one document is of one draft: name the root's"
             )
+        if self.draft is Draft.ANY and isinstance(schema.get("id"), str):
+            # Draft 4 would resolve by it and no other draft: nothing is resolved by guessing.
+            return f"{base} or {pointer}"
         anchor = schema.get("$anchor")
         keyword = "id" if self.draft is Draft.D4 else "$id"
         identifier = schema.get(keyword)
