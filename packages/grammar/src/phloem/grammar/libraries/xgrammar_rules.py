@@ -1,10 +1,10 @@
 """What xgrammar enforces, found out by running it: keywords, combinations and EBNF.
 
 It ignores without a word what stands beside `enum`, `anyOf` and `$ref`, type-specific keywords
-without a `type`, `multipleOf` beside bounds, lengths beside a `pattern` and names in `required`
-that are not declared; it puts the characters of a `pattern` into JSON without escaping them; a
-bound on numbers limits their digits; and an undeclared property may have the name of a declared one
-if that is written with an escape. All of these are refused.
+without a `type`, `multipleOf` beside bounds, and names in `required` that are not declared. Strings
+with a `pattern` or a length may have raw quotes or control characters in them, which is no JSON. A
+bound on numbers limits their digits. An undeclared property may have the name of a declared one if
+that is written with an escape. All of these are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REGEX = Reading()
 
 _BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])
 _KEYWORDS_OF = {
-    "string": frozenset(("minLength", "maxLength", "format")),
+    "string": frozenset(("format",)),
     "integer": _BOUNDS,
     "array": frozenset(("items", "prefixItems", "minItems", "maxItems")),
     "object": frozenset(("properties", "required", "additionalProperties")),
@@ -92,10 +92,6 @@ def _check_types(node: Schema, at: str) -> None:
             f"{at}/{min(node.keys() & _BOUNDS)}",
             min(node.keys() & _BOUNDS),
             "xgrammar cuts the digits of a number with bounds: use the fsm backend",
-        )
-    if "format" in node and node.keys() & {"minLength", "maxLength"}:
-        raise UnsupportedConstraint(
-            f"{at}/format", "format", "xgrammar ignores lengths beside it: drop one of them"
         )
 
 
