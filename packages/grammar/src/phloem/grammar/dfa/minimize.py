@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from phloem.grammar.dfa.budget import Budget
-from phloem.grammar.dfa.table import (
-    Ints,
-    Longs,
-    Predecessors,
-    Table,
-    distances,
-    heights,
-    levels_from,
-)
+from phloem.grammar.dfa.table import Bools, Ints, Longs, Predecessors, Table, distances, heights
 
 EMPTY = Table(np.zeros((0, 1), np.int32), np.zeros(0, bool), np.zeros(256, np.uint8))
 """The empty language: no state is live, so there is none."""
@@ -28,46 +20,36 @@ def minimal(table: Table, budget: Budget) -> Table:
         ConstraintTooComplex: if the budget is spent.
     """
     budget.check(len(table.accepting))
-    table = _trimmed(table)
     if not len(table.accepting):
         return EMPTY
-    blocks = _equivalent(table, budget)
+    nearest = distances(table, Predecessors(table.next), budget)
+    if nearest[0] < 0:
+        return EMPTY
+    live = nearest >= 0
+    if not live.all():
+        table, nearest = _only(table, live), nearest[live]
+    blocks = _equivalent(table, nearest, budget)
     _, firsts = np.unique(blocks, return_index=True)
     extended = np.append(blocks, -1)
     merged = Table(extended[table.next[firsts]], table.accepting[firsts], table.classes)
-    return _canonical(merged, int(blocks[0]))
+    return _canonical(merged, int(blocks[0]), budget)
 
 
-def _trimmed(table: Table) -> Table:
-    """Only states that can be reached and that reach acceptance; the start stays first."""
-    if not len(table.accepting):
-        return table
-    live = distances(table, Predecessors(table.next)) >= 0
-    reached = np.zeros(len(live), bool)
-    for level in levels_from(np.zeros(1, np.int64), table.next):
-        reached[level] = True
-    kept = live & reached
-    if not kept[0]:
-        return EMPTY
-    if kept.all():
-        return table
+def _only(table: Table, kept: Bools) -> Table:
+    """The table of some states, the start among them; edges to others are dead."""
     numbers = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1).astype(np.int32)
     return Table(numbers[table.next[kept]], table.accepting[kept], table.classes)
 
 
-def _equivalent(table: Table, budget: Budget) -> Ints:
+def _equivalent(table: Table, nearest: Ints, budget: Budget) -> Ints:
     """The block of each state, [states]: equal blocks accept the same continuations.
 
-    Moore's partition refinement over hashes of rows. It begins with the shortest and the longest
-    continuation of each state: equivalent states agree on both, and counted repetitions, which
-    would take a round per count, are told apart at once.
+    Moore's partition refinement over hashes of rows. It begins with the shortest (`nearest`) and
+    the longest continuation of each state: equivalent states agree on both, and counted
+    repetitions, which would take a round per count, are told apart at once.
     """
-    backwards = Predecessors(table.next)
-    features = (
-        table.accepting.astype(np.int64)
-        + 2 * (distances(table, backwards).astype(np.int64) + 1)
-        + (heights(table, backwards).astype(np.int64) + 1) * (1 << 32)
-    )
+    longest = heights(table, Predecessors(table.next), budget)
+    features = (nearest.astype(np.int64) + 1) + (longest.astype(np.int64) + 1) * (1 << 32)
     first: Longs = np.unique(features, return_inverse=True)[1].reshape(-1)
     seed = 1
     while True:
@@ -112,22 +94,18 @@ def _is_congruence(table: Table, blocks: Longs) -> bool:
     )
 
 
-def _canonical(table: Table, start: int) -> Table:
-    """States numbered in the order a breadth-first search meets them, classes in byte order."""
-    _, columns, merged = np.unique(
-        np.ascontiguousarray(table.next.T), axis=0, return_index=True, return_inverse=True
-    )
-    by_byte = merged.reshape(-1)[table.classes]
-    _, firsts, classes = np.unique(by_byte, return_index=True, return_inverse=True)
-    order = np.argsort(firsts, kind="stable")
-    ranks = np.argsort(order, kind="stable")
-    kept = columns[by_byte[firsts[order]]]
-    next_states = table.next[:, kept]
+def _canonical(table: Table, start: int, budget: Budget) -> Table:
+    """States numbered as a search in the order of bytes meets them, classes in that order too."""
+    _, firsts, ranks = np.unique(table.classes, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    columns = np.argsort(order)[ranks.reshape(-1)]
+    next_states = table.next[:, table.classes[firsts[order]]]
     numbers = np.full(len(next_states) + 1, -1, np.int32)
     numbers[start] = 0
-    found, level = [np.array([start])], np.array([start])
-    met = 1
+    level = np.array([start])
+    found, met = [level], 1
     while len(level):
+        budget.check(0)
         targets = next_states[level].ravel()
         targets = targets[targets >= 0]
         targets = targets[numbers[targets] < 0]
@@ -136,9 +114,14 @@ def _canonical(table: Table, start: int) -> Table:
         numbers[level] = np.arange(met, met + len(level))
         met += len(level)
         found.append(level)
-    order = np.concatenate(found)
+    reached = np.concatenate(found)
+    rows = numbers[next_states[reached]]
+    _, same = np.unique(np.ascontiguousarray(rows.T), axis=0, return_inverse=True)
+    by_byte = same.reshape(-1)[columns]
+    _, firsts, merged = np.unique(by_byte, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
     return Table(
-        np.ascontiguousarray(numbers[next_states[order]], dtype=np.int32),
-        table.accepting[order],
-        ranks[classes.reshape(-1)].astype(np.uint8),
+        np.ascontiguousarray(rows[:, columns[firsts[order]]], dtype=np.int32),
+        table.accepting[reached],
+        np.argsort(order)[merged.reshape(-1)].astype(np.uint8),
     )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from phloem.grammar.dfa.budget import Budget
+
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
+
+_DEFAULT = Budget()
 
 
 class Table(NamedTuple):
@@ -53,41 +56,25 @@ def spans(starts: Longs, counts: Longs) -> Longs:
     return np.arange(total) + np.repeat(starts - ends + counts, counts)
 
 
-def levels_from(start: Longs, neighbours: Predecessors | Ints) -> Iterator[Longs]:
-    """Breadth-first search: the new states of each level, ascending, beginning with `start`.
-
-    Along the edges of a table, or against them.
-    """
-    if isinstance(neighbours, Predecessors):
-        seen = np.zeros(len(neighbours._counts), bool)
-    else:
-        seen = np.zeros(len(neighbours), bool)
-    level = start
-    while len(level):
-        seen[level] = True
-        yield level
-        if isinstance(neighbours, Predecessors):
-            found = neighbours.of(level)
-        else:
-            found = neighbours[level].ravel().astype(np.int64)
-            found = found[found >= 0]
-        level = np.unique(found[~seen[found]]).astype(np.int64)
-
-
-def distances(table: Table, predecessors: Predecessors) -> Ints:
+def distances(table: Table, predecessors: Predecessors, budget: Budget = _DEFAULT) -> Ints:
     """The fewest bytes to an accepting state, [states]; -1 where none can be reached."""
     result = np.full(len(table.accepting), -1, np.int32)
-    for depth, level in enumerate(levels_from(np.flatnonzero(table.accepting), predecessors)):
+    level, depth = np.flatnonzero(table.accepting), 0
+    while len(level):
+        budget.check(0)
         result[level] = depth
+        sources = predecessors.of(level)
+        level, depth = np.unique(sources[result[sources] < 0]), depth + 1
     return result
 
 
-def heights(table: Table, predecessors: Predecessors) -> Ints:
+def heights(table: Table, predecessors: Predecessors, budget: Budget = _DEFAULT) -> Ints:
     """The most bytes that can follow a state, [states]; -1 where there is no such limit."""
     result = np.full(len(table.accepting), -1, np.int32)
     open_edges = (table.next >= 0).sum(axis=1)
     level, depth = np.flatnonzero(open_edges == 0), 0
     while len(level):
+        budget.check(0)
         result[level] = depth
         sources, counts = np.unique(predecessors.of(level), return_counts=True)
         open_edges[sources] -= counts
