@@ -31,8 +31,9 @@ _PREFACE = """\
 Written by `python -m phloem.grammar.conformance FOLDER --backend ... --markdown FILE` over a folder
 of the [JSON-Schema-Test-Suite](https://github.com/json-schema-org/JSON-Schema-Test-Suite). One row
 is one file of the suite. A cell counts the tests that were answered rightly, over all ways to write
-an instance as compact JSON (escaped or not, properties in any order), then the tests under schemas
-that the backend refuses to compile; an answer that is false would stand in **bold**.
+an instance as compact JSON (escaped or not, properties in any order: a backend that knows only a
+fixed order refuses all schemas with properties here), then the tests under schemas that the backend
+refuses to compile; an answer that is false would stand in **bold**.
 """
 
 

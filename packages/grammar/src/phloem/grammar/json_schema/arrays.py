@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 
 from phloem.grammar.errors import ConstraintTooComplex, UnsupportedConstraint
+from phloem.grammar.json_schema.distinct import distinct_sequences
 from phloem.grammar.json_schema.formula import FALSE, TRUE, Formula
 from phloem.grammar.json_schema.judge import Judge
 from phloem.grammar.json_schema.shape import ArrayShape, NodeId, Witness
@@ -84,9 +85,16 @@ def shapes(
         ConstraintTooComplex: if there are too many demands on items.
     """
     if term.unique is not None and (term.most is None or term.most > 1):
-        raise UnsupportedConstraint(
-            term.unique, "uniqueItems", "it needs a memory of all items: remove it"
-        )
+        sequences = distinct_sequences(judge, term)
+        if sequences is None:
+            raise UnsupportedConstraint(
+                term.unique,
+                "uniqueItems",
+                "it needs a memory of all items: let them be of few strings, or remove it",
+            )
+        for sequence in sequences:
+            yield from shapes(judge, sequence, node_of)
+        return
     starts = [demand.start for demand in term.demands]
     if len(starts) > _MAX_DEMANDS or max(starts, default=0) > _MAX_START:
         raise ConstraintTooComplex(

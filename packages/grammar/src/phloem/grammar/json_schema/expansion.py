@@ -15,7 +15,7 @@ from phloem.grammar.json_schema.draft import ANNOTATIONS, Draft, check_keywords,
 from phloem.grammar.json_schema.formula import FALSE, TRUE, Constant, Formula, Formulas
 from phloem.grammar.json_schema.numbers import Numbers
 from phloem.grammar.json_schema.reader import Reader
-from phloem.grammar.json_schema.strings import Strings, StringTerm
+from phloem.grammar.json_schema.strings import Strings, StringTerm, language, texts_of
 from phloem.grammar.json_schema.terms import ArrayTerm, Form, ObjectTerm
 from phloem.grammar.json_schema.values import Number, escape, is_number, key_of
 
@@ -88,6 +88,16 @@ class Expansion:
             self._depth -= 1
         self._void[formula] = void
         return void
+
+    def few_values(self, formula: Formula, limit: int) -> tuple[Formula, ...] | None:
+        """See `Judge`: knows the values of null, booleans and strings."""
+        form = self.expand(formula)
+        texts = texts_of(language(form.strings, self.budget), limit)
+        if form.arrays or form.objects or not form.numbers.is_empty or texts is None:
+            return None
+        values: list[Any] = [None] if form.null else []
+        values += [*sorted(form.booleans), *(text.decode() for text in texts)]
+        return tuple(map(self._value, values)) if len(values) <= limit else None
 
     def _expand(self, formula: Formula) -> Form:
         parts = self.formulas.parts(formula)

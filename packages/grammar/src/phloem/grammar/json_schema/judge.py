@@ -24,3 +24,10 @@ class Judge(Protocol):
     def is_void(self, formula: Formula) -> bool:
         """True only if no value meets it; False may also mean that this is not known yet."""
         ...
+
+    def few_values(self, formula: Formula, limit: int) -> tuple[Formula, ...] | None:
+        """The values that meet it, as formulas that are different for different values.
+
+        None if there are more than `limit`, or if they are not easily told apart.
+        """
+        ...
