@@ -75,10 +75,13 @@ class ScriptedBackend:
         os.write(1, text.encode())
         return ScriptedGrammar(b"printed")
 
-    def _priority(self, _: str) -> ScriptedGrammar:
+    def _priority(self, nice: str) -> ScriptedGrammar:
+        """Wait for a priority as low as that; gives ours, and that of our session if it has one."""
+        while os.nice(0) < int(nice):
+            pass
         autogroup = Path("/proc/self/autogroup")
-        group = autogroup.read_text().split()[-1] if autogroup.exists() else "19"
-        return ScriptedGrammar(f"{os.nice(0)} {os.sched_getscheduler(0)} {group}".encode())
+        session = autogroup.read_text().split()[-1] if autogroup.exists() else os.nice(0)
+        return ScriptedGrammar(f"{os.nice(0)} {session} {os.getpid()}".encode())
 
     def _meet(self, paths: str) -> ScriptedGrammar:
         """Say through one named pipe that we are here, and go on when the other says so."""

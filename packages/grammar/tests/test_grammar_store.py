@@ -107,7 +107,10 @@ def test_a_folder_that_cannot_be_written_is_told_once(tmp_path, caplog):
 def test_a_service_finds_what_an_earlier_one_compiled_without_a_worker(tmp_path, backend):
     def make() -> CompileService:
         return CompileService(
-            backend.NAME, backend.ScriptedVocabulary(), folder=tmp_path, limits=Limits(workers=1)
+            backend.NAME,
+            backend.ScriptedVocabulary(),
+            folder=tmp_path,
+            limits=Limits(workers=1, nice=0),
         )
 
     constraint = Constraint.regex("echo kept")
@@ -172,7 +175,7 @@ def test_a_report_says_which_backend_supports_a_constraint_and_where_others_do_n
 
 def test_a_worker_gives_the_same_report(backend):
     names = [backend.NAME, backend.ABSENT]
-    limits = Limits(workers=1, seconds=60)
+    limits = Limits(workers=1, nice=0, seconds=60)
     with CompileService(backend.NAME, backend.ScriptedVocabulary(), limits=limits) as service:
         for text in ("echo x", "unsupported /x", "malformed x"):
             constraint = Constraint.regex(text)

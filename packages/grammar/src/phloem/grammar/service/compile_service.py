@@ -153,7 +153,7 @@ class CompileService:
             error = RuntimeError(_CLOSED) if work.cancelled() else work.exception()
             started.set_exception(error) if error else started.set_result(None)
 
-        self._pool.submit(Frame({})).add_done_callback(ready)
+        self._pool.submit(None).add_done_callback(ready)
         return started
 
     @property

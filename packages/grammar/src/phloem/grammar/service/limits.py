@@ -1,7 +1,7 @@
-"""What a worker may use: `Limits`, and how a worker holds itself to them.
+"""What a worker may use: `Limits`, and how the system is made to hold a worker to them.
 
-The service kills a worker that takes too long; here are the limits that the system enforces, as far
-as it has them: memory where there is `/proc`, processor time where there is `resource`.
+The system has a worker yield to other processes; it bounds memory where there is `/proc`, and
+processor time where there is `resource`. That a worker that takes too long is killed is `pool`'s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 _MIB = 1 << 20
-_AUTOGROUP = Path("/proc/self/autogroup")
+
+LOWEST = 19
+"""The lowest priority, as `nice` counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,11 @@ class Limits:
     """Processes that compile at once; each is started when first needed."""
     seconds: float = 10.0
     """How long a worker may take for one constraint; waiting for a worker is not counted."""
+    nice: int = 10
+    """Priority of workers at first, from 0, that of this process, to 19, the lowest."""
+    brief_seconds: float = 0.5
+    """After how long a worker goes on at the lowest priority: what is quickly compiled should not
+    wait for a machine to be idle, and what is not should not slow others down."""
     memory_bytes: int = 1024 * _MIB
     """Address space that compiling one constraint may take beyond what the worker started with."""
     start_seconds: float = 120.0
@@ -45,30 +52,45 @@ class Limits:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise ValueError(f"workers is {self.workers}: somebody must compile, give 1 or more")
+        if not 0 <= self.nice <= LOWEST:
+            raise ValueError(f"nice is {self.nice}: give a priority from 0 to {LOWEST}")
         for name in ("seconds", "start_seconds"):
             value = getattr(self, name)
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value:g}: give a time of more than 0 seconds")
-        for name in ("memory_bytes", "cache_bytes", "store_bytes", "error_seconds"):
+        for name in (
+            "brief_seconds",
+            "memory_bytes",
+            "cache_bytes",
+            "store_bytes",
+            "error_seconds",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name):g}: give 0 or more")
 
 
-def lowest_priority() -> None:
-    """Let this process run only where no other wants to, as far as the system has that.
+def lower_priority(pid: int, nice: int) -> None:
+    """Let a process, and the threads that it will start, yield to others, as far as it may.
+
+    At 10 it gets about a tenth of a processor that others want too; at 19 close to nothing, and
+    on Linux only what others leave. It cannot be raised again without privileges.
 
     Linux may share processors between sessions first, each of which it calls an autogroup, and only
-    then between the processes of one. So a process that leads a session lowers that too: otherwise
-    it would take half of a processor from a server in another session, however nice it is.
+    then between the processes of one. So of a process that leads a session, that is lowered too:
+    otherwise it would take half of a processor from a server in another session, however nice it
+    is.
     """
-    if hasattr(os, "nice"):
-        os.nice(19)
-    with suppress(OSError):  # a sandbox may forbid either
-        if hasattr(os, "SCHED_IDLE"):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if not hasattr(os, "setpriority"):
+        return
+    with suppress(OSError):  # it has ended, or, as below, a sandbox forbids it
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
+    if nice == LOWEST and hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
     with suppress(OSError):
-        if _AUTOGROUP.exists() and os.getsid(0) == os.getpid():
-            _AUTOGROUP.write_text("19", encoding="ascii")
+        autogroup = Path(f"/proc/{pid}/autogroup")
+        if autogroup.exists() and os.getsid(pid) == pid:
+            autogroup.write_text(str(nice), encoding="ascii")
 
 
 def forbid_core_dumps() -> None:

@@ -1,8 +1,8 @@
 """The pool of worker processes: hands requests to workers, and bounds and cancels what they do.
 
 It knows nothing of constraints. A thread of its own serves each worker: it starts the process when
-there is a first request for it, keeps it while it is idle, and replaces it when it died or had to
-be killed.
+there is a first request for it, keeps it while it is idle, and replaces it at once when it died or
+had to be killed, so that the next request finds one that is ready.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
@@ -21,7 +22,8 @@ from phloem.grammar.service.process import WorkerDied, WorkerProcess
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    request: Frame
+    request: Frame | None
+    """None: only have a worker started."""
     future: Future[Frame] = field(default_factory=Future)
     worker: WorkerProcess | None = None
     """Who is at it."""
@@ -40,21 +42,22 @@ class WorkerPool:
         self._running: list[_Job] = []
         self._threads: list[threading.Thread] = []
         self._workers: list[WorkerProcess] = []
-        self._idle = 0
         self._closed = False
 
-    def submit(self, request: Frame) -> Future[Frame]:
-        """Queue a request. Cancelling the future kills the worker that is at it.
+    def submit(self, request: Frame | None) -> Future[Frame]:
+        """Queue a request, or None to have a worker started.
 
-        The future raises `ConstraintTooComplex` if the request took too long, `GrammarError` if the
-        worker died of it, and `RuntimeError` if no worker can be had.
+        Cancelling the future kills the worker that is at it. It raises `ConstraintTooComplex` if
+        the request took too long, `GrammarError` if the worker died of it, and `RuntimeError` if no
+        worker can be had.
         """
         job = _Job(request)
         with self._lock:
             if self._closed:
                 raise RuntimeError("the worker pool is closed")
             self._waiting.append(job)
-            if len(self._waiting) > self._idle and len(self._threads) < self._limits.workers:
+            needed = len(self._waiting) + len(self._running)
+            if len(self._threads) < min(needed, self._limits.workers):
                 name = f"grammar-worker-{len(self._threads)}"
                 thread = threading.Thread(target=self._serve, name=name, daemon=True)
                 self._threads.append(thread)
@@ -97,21 +100,26 @@ class WorkerPool:
         while (job := self._next()) is not None:
             reply: Frame | Exception
             try:
-                if worker is None or not worker.usable:
-                    self._end(worker)
-                    worker = None
-                    worker = self._start()
+                worker = self._ready(worker)
                 reply = self._ask(job, worker)
             except Exception as error:
                 reply = error
             self._resolve(job, reply)
+            if not isinstance(reply, RuntimeError):
+                with suppress(RuntimeError):  # the next request tells
+                    worker = self._ready(worker)
         self._end(worker)
+
+    def _ready(self, worker: WorkerProcess | None) -> WorkerProcess:
+        """This worker, or one in its place."""
+        if worker is not None and worker.usable:
+            return worker
+        self._end(worker)
+        return self._start()
 
     def _next(self) -> _Job | None:
         with self._lock:
-            self._idle += 1
             self._changed.wait_for(lambda: self._closed or self._waiting)
-            self._idle -= 1
             if self._closed:
                 return None
             job = self._waiting.popleft()
@@ -119,8 +127,10 @@ class WorkerPool:
             return job
 
     def _start(self) -> WorkerProcess:
+        if self._closed:
+            raise RuntimeError("the worker pool is closed")
         try:
-            worker = WorkerProcess()
+            worker = WorkerProcess(self._limits.nice)
         except OSError as error:
             raise RuntimeError(f"no process can be started to compile in: {error}") from error
         with self._lock:
@@ -149,11 +159,11 @@ class WorkerPool:
 
     def _ask(self, job: _Job, worker: WorkerProcess) -> Frame:
         with self._lock:
-            if job.future.cancelled():
+            if job.request is None or job.future.cancelled():
                 return Frame({})
             job.worker = worker
         try:
-            return worker.ask(job.request, self._limits.seconds)
+            return worker.ask(job.request, self._limits.seconds, self._limits.brief_seconds)
         except TimeoutError as error:
             worker.kill()
             raise ConstraintTooComplex(
@@ -182,4 +192,5 @@ class WorkerPool:
             return
         worker.close()
         with self._lock:
-            self._workers.remove(worker)
+            if worker in self._workers:
+                self._workers.remove(worker)

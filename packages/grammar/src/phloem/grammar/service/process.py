@@ -11,6 +11,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from phloem.grammar.service.frames import Frame, read_frame, write_frame
+from phloem.grammar.service.limits import LOWEST, lower_priority
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Compiling is no matter of linear algebra, whose idle threads would only take address space."""
@@ -23,8 +24,8 @@ class WorkerDied(Exception):
 class WorkerProcess:
     """One worker. It is asked by one thread at a time, and may be killed by any."""
 
-    def __init__(self) -> None:
-        """Start it.
+    def __init__(self, nice: int) -> None:
+        """Start it, at a priority; see `lower_priority`.
 
         Raises:
             OSError: if the system has no process to give.
@@ -38,10 +39,11 @@ class WorkerProcess:
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # The terminal's Ctrl-C is for the service, and `lowest_priority` lowers a session.
+            # The terminal's Ctrl-C is for the service, and `lower_priority` lowers a session.
             start_new_session=True,
             env={**os.environ, **_ONE_THREAD},
         )
+        lower_priority(self._process.pid, nice)
         self._replies: SimpleQueue[Frame | None] = SimpleQueue()
         self._gone = False
         self._reader = threading.Thread(target=self._read, name="grammar-replies", daemon=True)
@@ -58,19 +60,31 @@ class WorkerProcess:
         # While another thread waits for its end, `poll` does not tell; that one has set `_gone`.
         return not self._gone and self._process.poll() is None
 
-    def ask(self, request: Frame, seconds: float) -> Frame:
+    def ask(self, request: Frame, seconds: float, brief_seconds: float | None = None) -> Frame:
         """Send a request and wait for the answer.
+
+        A worker that needs more than `brief_seconds` goes on at the lowest priority; as it will
+        keep that, it is of no use afterwards.
 
         Raises:
             WorkerDied: if it has ended, or ends before it answers.
             TimeoutError: if that takes longer than `seconds`; the worker is then of no more use.
         """
-        until = time.monotonic() + seconds
+        started = time.monotonic()
         assert self._process.stdin is not None, "it was made as a pipe"
         try:
             write_frame(self._process.stdin, request)
         except OSError:  # it has ended, and its last reply is None
             self._reader.join()
+        if brief_seconds is not None and brief_seconds < seconds:
+            try:
+                return self._reply_by(started + brief_seconds)
+            except TimeoutError:
+                self._gone = True
+                lower_priority(self.pid, LOWEST)
+        return self._reply_by(started + seconds)
+
+    def _reply_by(self, until: float) -> Frame:
         try:
             reply = self._replies.get(timeout=max(0.0, until - time.monotonic()))
         except Empty:

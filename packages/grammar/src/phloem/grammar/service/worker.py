@@ -1,7 +1,7 @@
 """A worker process: compiles the constraints that come in on standard input, one after another.
 
-It runs at the lowest priority and under the limits of `limits`, and lives as long as its standard
-input stays open: however the service's process ends, the worker ends too.
+It keeps to the limits of `limits`, and lives as long as its standard input stays open: however the
+process of the service ends, the worker ends too.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any, BinaryIO
 from phloem.grammar.base import GrammarBackend
 from phloem.grammar.constraint import Constraint
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
+from phloem.grammar.registry import create_backend
 from phloem.grammar.service.frames import Frame, error_frame, read_frame, write_frame
 from phloem.grammar.service.limits import (
     address_space,
     forbid_core_dumps,
     limited,
-    lowest_priority,
 )
 from phloem.grammar.service.support import check
 from phloem.grammar.vocabulary import Vocabulary
@@ -36,7 +36,6 @@ from phloem.grammar.vocabulary import Vocabulary
 def main() -> None:
     """Serve until standard input is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends us
-    lowest_priority()
     forbid_core_dumps()
     replies = _take_standard_output()
     requests: SimpleQueue[Frame] = SimpleQueue()
@@ -112,8 +111,6 @@ class _Compiler:
         return Frame({**reply.header, "last": self.worn}, reply.data)
 
     def _answer(self, request: Mapping[str, Any]) -> Frame:
-        if "constraint" not in request:  # somebody wants to know that we are there
-            return Frame({})
         constraint = Constraint(**request["constraint"])
         names: list[str] | None = request.get("check")
         if names is None:
@@ -138,6 +135,4 @@ def _create(name: str, vocabulary: Vocabulary) -> GrammarBackend:
     if colon:
         backend: GrammarBackend = getattr(import_module(module), function)(vocabulary)
         return backend
-    from phloem.grammar.registry import create_backend
-
     return create_backend(name, vocabulary)
