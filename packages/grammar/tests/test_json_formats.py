@@ -129,7 +129,22 @@ def test_a_format_goes_together_with_a_pattern_and_a_length():
     assert not accepts(graph, "2024-02-30")
 
 
+def test_formats_of_integers_are_bounds():
+    for schema in ({"type": "integer", "format": "int32"}, {"format": "int32"}):
+        graph = normalize(schema)
+        for number in (0, -(2**31), 2**31 - 1, 5.0):
+            assert accepts(graph, number)
+        for number in (2**31, -(2**31) - 1, 0.5):
+            assert not accepts(graph, number)
+    assert accepts(normalize({"type": "string", "format": "uint64"}), "any")
+
+
+def test_a_format_is_refused_where_it_could_not_apply_too():
+    with pytest.raises(UnsupportedConstraint, match="'double' is not one of"):
+        normalize({"type": "number", "format": "double"})
+
+
 def test_an_unknown_format_is_refused_by_name():
-    with pytest.raises(UnsupportedConstraint, match="'int7' is not one of date") as caught:
+    with pytest.raises(UnsupportedConstraint, match="'int7' is not one of") as caught:
         normalize({"items": {"format": "int7"}})
     assert (caught.value.pointer, caught.value.keyword) == ("/items", "format")

@@ -37,19 +37,19 @@ def _words(text: str) -> frozenset[str]:
 
 ANNOTATIONS = _words(
     "title description default examples deprecated readOnly writeOnly $comment contentMediaType "
-    "contentEncoding contentSchema"
+    "contentEncoding contentSchema discriminator example externalDocs xml"
 )
-"""Keywords that say nothing about which values are valid, in every draft."""
+"""Keywords that say nothing about which values are valid, in every draft or in OpenAPI."""
 
 _COMMON = _words(
-    "$schema $ref definitions type enum allOf anyOf oneOf not properties patternProperties "
+    "$schema $ref $defs definitions type enum allOf anyOf oneOf not properties patternProperties "
     "additionalProperties required minProperties maxProperties items minItems maxItems uniqueItems "
     "minLength maxLength pattern format minimum maximum exclusiveMinimum exclusiveMaximum "
     "multipleOf"
 )
 _NEW_IN_6 = _words("$id const contains propertyNames")
 _NEW_IN_7 = _words("if then else")
-_NEW_IN_2019 = _words("$defs $anchor dependentRequired dependentSchemas minContains maxContains")
+_NEW_IN_2019 = _words("$anchor dependentRequired dependentSchemas minContains maxContains")
 _UNTIL_2019 = _words("additionalItems")
 _UNTIL_7 = _words("dependencies")
 _KEYWORDS: dict[Draft, frozenset[str]] = {

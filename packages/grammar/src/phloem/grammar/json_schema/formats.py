@@ -1,4 +1,4 @@
-"""The string formats that can be asserted, as regular expressions.
+"""The formats that can be asserted; those of strings as regular expressions.
 
 Where a standard allows what readers in use do not take (leap seconds, the year 0000, quoted mailbox
 names, labels of more than 35 characters), the format here is the part that everybody takes.
@@ -88,20 +88,33 @@ _FORMATS |= {
 }
 
 
-def format_language(name: str, pointer: str) -> Dfa:
-    """The strings of a format.
+INTEGER_FORMATS = {
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "uint32": (0, 2**32 - 1),
+    "uint64": (0, 2**64 - 1),
+}
+"""Formats of numbers, as OpenAPI has them: integers from the first to the last."""
+
+
+def check_format(name: str, pointer: str) -> None:
+    """Refuse a format that would otherwise be passed over in silence.
 
     Raises:
-        UnsupportedConstraint: if the format is not among those known here.
+        UnsupportedConstraint: naming those that are known.
     """
-    if name not in _FORMATS:
+    if name not in _FORMATS and name not in INTEGER_FORMATS:
+        known = ", ".join(sorted([*_FORMATS, *INTEGER_FORMATS]))
         raise UnsupportedConstraint(
             pointer,
             "format",
-            f"{name!r} is not one of {', '.join(sorted(_FORMATS))}: use 'pattern', or let formats "
-            "be annotations",
+            f"{name!r} is not one of {known}: use 'pattern', or let formats be annotations",
         )
-    return _language(name)
+
+
+def format_language(name: str) -> Dfa | None:
+    """The strings of a format; None where it says nothing about strings."""
+    return _language(name) if name in _FORMATS else None
 
 
 @cache

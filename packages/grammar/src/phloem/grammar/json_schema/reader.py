@@ -15,7 +15,7 @@ from phloem.grammar.json_schema import facts, strings
 from phloem.grammar.json_schema.arrays import settle as settle_array
 from phloem.grammar.json_schema.document import Document, Location
 from phloem.grammar.json_schema.draft import Draft
-from phloem.grammar.json_schema.formats import format_language
+from phloem.grammar.json_schema.formats import INTEGER_FORMATS, check_format, format_language
 from phloem.grammar.json_schema.formula import FALSE, TRUE, Formula
 from phloem.grammar.json_schema.judge import Judge
 from phloem.grammar.json_schema.numbers import Bound, Numbers
@@ -24,7 +24,7 @@ from phloem.grammar.json_schema.objects import settle as settle_object
 from phloem.grammar.json_schema.patterns import containing
 from phloem.grammar.json_schema.strings import ANY, Strings, StringTerm
 from phloem.grammar.json_schema.terms import ArrayTerm, Form, ItemDemand, NameClass, ObjectTerm
-from phloem.grammar.json_schema.values import escape
+from phloem.grammar.json_schema.values import Number, escape
 
 _TYPES = frozenset(["null", "boolean", "integer", "number", "string", "array", "object"])
 
@@ -53,6 +53,7 @@ class Reader:
             GrammarError, UnsupportedConstraint: naming the place.
         """
         types = self._types(location)
+        self._format(location)
         array = self._array(location) if "array" in types else None
         record = self._object(location) if "object" in types else None
         return Form(
@@ -87,8 +88,13 @@ class Reader:
     def _number(self, location: Location, types: frozenset[str]) -> Dfa:
         if types.isdisjoint(("integer", "number")):
             return Dfa.empty()
-        whole = "number" not in types
-        result = self.numbers.within(self._bounds(location), whole=whole)
+        bounds = self._bounds(location)
+        limits = INTEGER_FORMATS.get(self._format(location))
+        whole = "number" not in types or limits is not None
+        if limits is not None:
+            smallest, largest = map(Number.of, limits)
+            bounds += [Bound(smallest, (0, 1)), Bound(largest, (-1, 0))]
+        result = self.numbers.within(bounds, whole=whole)
         multiple = facts.number(location, "multipleOf")
         if multiple is not None:
             if multiple.negative or not multiple.digits:
@@ -98,6 +104,13 @@ class Reader:
             )
             result = result.intersect(multiples, self._budget)
         return result
+
+    def _format(self, location: Location) -> str:
+        """The name of a format to be asserted; empty where there is none."""
+        name = facts.text(location, "format") if self.formats == "assert" else None
+        if name is not None:
+            check_format(name, location.pointer)
+        return name or ""
 
     def _bounds(self, location: Location) -> list[Bound]:
         """The bounds of numbers, in the spelling of any draft."""
@@ -129,10 +142,9 @@ class Reader:
         if pattern is not None:
             language = containing(pattern, location.pointer, "pattern", self._budget)
             result = strings.intersect(result, (StringTerm(language),), self._budget)
-        name = facts.text(location, "format")
-        if name is not None and self.formats == "assert":
-            language = format_language(name, location.pointer)
-            result = strings.intersect(result, (StringTerm(language),), self._budget)
+        asserted = format_language(self._format(location))
+        if asserted is not None:
+            result = strings.intersect(result, (StringTerm(asserted),), self._budget)
         return result
 
     def _array(self, location: Location) -> ArrayTerm | None:
