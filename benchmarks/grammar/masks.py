@@ -10,7 +10,7 @@ and without any of the checks that our wrappers put before them.
 Times are microseconds per mask and per accepted token, milliseconds per compilation; `first text`
 is compiling and all masks of a text right after it, wherever an engine puts the work. The engines
 take turns, so that a machine that slows down does so for all. `vs_best` is ours over the better of
-the other two: below 1 is faster.
+the other two: below 1 is faster. Run it on a machine that does nothing else.
 """
 
 from __future__ import annotations
