@@ -148,7 +148,7 @@ def test_what_no_automaton_can_follow_is_refused_by_place_and_name(pattern, offs
     "pattern",
     [
         *("(", ")", "a)", "[", "[]", "[^]", "*", "+a", "a**", "a{2}{3}", "a{3,2}", "^*", "(?i"),
-        *("(?z)a", "a(?i)b", "(?P<1>a)", "\\", r"\q", r"\x4", r"\u12", r"\U00110000", "[b-a]"),
+        *("(?z)a", "(?P<1>a)", "\\", r"\q", r"\x4", r"\u12", r"\U00110000", "[b-a]"),
         *(r"\N{no such}", r"[\d-z]", r"[a-\d]", r"\p{L}", "(?#", r"[\8]", r"\777"),
     ],
 )
@@ -159,6 +159,12 @@ def test_what_re_holds_malformed_is_refused(pattern):
             re.compile(pattern)
     with pytest.raises(GrammarError):
         parse(pattern)
+
+
+def test_flags_for_the_whole_pattern_stand_at_its_beginning():
+    assert parse("(?i)(?s)a.").accepts(b"A\n")
+    with pytest.raises(GrammarError, match="offset 1"):
+        parse("a(?i)b")
 
 
 @pytest.mark.parametrize("pattern", [r"\k<a>", r"\1", r"\p{Script=Greek}", r"(?=a)"])
