@@ -156,6 +156,15 @@ def test_a_schema_without_valid_values_is_an_error(schema):
         normalize(schema)
 
 
+def test_the_place_that_contradicts_itself_is_named():
+    x = {"type": "string", "enum": []}
+    schema = {"type": "object", "properties": {"x": x, "y": {}}, "required": ["x"]}
+    with pytest.raises(GrammarError, match="as none is at /properties/x"):
+        normalize(schema)
+    with pytest.raises(GrammarError, match="under the schema: remove"):
+        normalize({"type": "integer", "minimum": 3, "maximum": 2})
+
+
 def test_a_property_that_cannot_be_is_not_offered():
     schema = {"properties": {"x": {"enum": []}, "y": {"$ref": "#/$defs/endless"}}, "type": "object"}
     schema["$defs"] = {

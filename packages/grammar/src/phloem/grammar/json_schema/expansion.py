@@ -89,6 +89,18 @@ class Expansion:
         self._void[formula] = void
         return void
 
+    def void_place(self) -> str | None:
+        """The pointer of a schema that is void, one deep inside if there are several.
+
+        None where no single one is, as in an endless recursion.
+        """
+        places = [
+            location.pointer
+            for formula, location in self._locations.items()
+            if self._void.get(formula)
+        ]
+        return max(places, key=lambda pointer: pointer.count("/"), default=None)
+
     def few_values(self, formula: Formula, limit: int) -> tuple[Formula, ...] | None:
         """See `Judge`: knows the values of null, booleans and strings."""
         form = self.expand(formula)

@@ -93,7 +93,15 @@ class _Maker:
         for formula in self._order:
             nodes.append(self._node(formula))
             self.expansion.budget.check(len(nodes))
-        return pruned(SchemaGraph(tuple(nodes), root), self.expansion.budget)
+        graph = pruned(SchemaGraph(tuple(nodes), root), self.expansion.budget)
+        if graph is None:
+            place = self.expansion.void_place()
+            hint = f", as none is at {place}" if place else ""
+            raise GrammarError(
+                f"no value is valid under the schema{hint}: remove what contradicts itself, an "
+                "empty 'enum', or a required property or item without end"
+            )
+        return graph
 
     def _node_of(self, formula: Formula) -> NodeId:
         number = self._ids.setdefault(formula, len(self._order))

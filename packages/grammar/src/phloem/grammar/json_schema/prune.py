@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from phloem.grammar.dfa import Budget, Dfa
-from phloem.grammar.errors import GrammarError
 from phloem.grammar.json_schema.shape import (
     ArrayShape,
     Node,
@@ -20,18 +19,14 @@ _COUNTED = 1 << 40
 """Names beyond this number are as good as infinitely many."""
 
 
-def pruned(graph: SchemaGraph, budget: Budget) -> SchemaGraph:
+def pruned(graph: SchemaGraph, budget: Budget) -> SchemaGraph | None:
     """The same values, by satisfiable nodes and alternatives only, numbered from the root.
 
-    Raises:
-        GrammarError: if there is no value at all.
+    None if there is no value at all.
     """
     alive = _satisfiable(graph.nodes, budget)
     if not alive[graph.root]:
-        raise GrammarError(
-            "no value is valid under the schema: remove what contradicts itself, an empty 'enum', "
-            "or a required property or item without end"
-        )
+        return None
     nodes = [
         _restricted(node, alive) if alive[id_] else node for id_, node in enumerate(graph.nodes)
     ]
