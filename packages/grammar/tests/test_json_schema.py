@@ -201,6 +201,7 @@ def test_a_reference_beside_keywords_needs_a_draft_to_be_understood():
     assert accepts(normalize(schema, draft=Draft.D7), {"p": [1, 2]})
     assert not accepts(normalize(schema, draft=Draft.D2019), {"p": [1, 2]})
     assert not accepts(normalize({**schema, "$defs": {}}), {"p": [1, 2]})
+    assert refusal({**schema, "definitions": {}}) == ("/properties/p", "$ref")
     schema["properties"]["p"] = {"$ref": "#/properties/q", "description": "just words"}
     assert not accepts(normalize(schema), {"p": 1})
 

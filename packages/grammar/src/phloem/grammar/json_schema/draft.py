@@ -118,7 +118,8 @@ def check_keywords(schema: dict[str, Any], pointer: str, draft: Draft) -> None:
 def ref_hides_siblings(schema: dict[str, Any], root: Any, draft: Draft, pointer: str) -> bool:
     """Whether a `$ref` stands for its whole object (until draft 7), or beside its siblings.
 
-    Without `$schema`, the spelling `definitions` or `$defs` of the root tells.
+    Without `$schema`, `$defs` at the root tells that it is a later one; `definitions` tells nothing,
+    as it is in use to this day.
 
     Raises:
         UnsupportedConstraint: if neither tells, and it matters.
@@ -128,8 +129,8 @@ def ref_hides_siblings(schema: dict[str, Any], root: Any, draft: Draft, pointer:
     ignored = ANNOTATIONS | {"$ref", "$schema", "$defs", "definitions", "$id", "$anchor"}
     if all(keyword in ignored for keyword in schema):
         return True
-    if isinstance(root, dict) and ("$defs" in root) != ("definitions" in root):
-        return "definitions" in root
+    if isinstance(root, dict) and "$defs" in root and "definitions" not in root:
+        return False
     raise UnsupportedConstraint(
         pointer,
         "$ref",
