@@ -32,8 +32,9 @@ Written by `python -m phloem.grammar.conformance FOLDER --backend ... --markdown
 of the [JSON-Schema-Test-Suite](https://github.com/json-schema-org/JSON-Schema-Test-Suite). One row
 is one file of the suite. A cell counts the tests that were answered rightly, over all ways to write
 an instance as compact JSON (escaped or not, properties in any order: a backend that knows only a
-fixed order refuses all schemas with properties here), then the tests under schemas that the backend
-refuses to compile; an answer that is false would stand in **bold**.
+fixed order refuses all schemas with properties here), then false answers in **bold**, then the tests
+under schemas that the backend refuses to compile. A valid instance is falsely refused if one of its
+spellings is: `1.0` for the integer 1, or an escaped character.
 """
 
 
@@ -164,8 +165,10 @@ def markdown(reports: Sequence[Report]) -> str:
 
 def _cell(tally: Tally) -> str:
     parts = [str(tally.accepted + tally.refused)]
-    if tally.wrong:
-        parts.append(f"**{tally.wrong} wrong**")
+    if tally.false_acceptances:
+        parts.append(f"**{len(tally.false_acceptances)} falsely accepted**")
+    if tally.false_refusals:
+        parts.append(f"**{len(tally.false_refusals)} falsely refused**")
     if tally.unsupported:
         parts.append(f"{tally.unsupported} refused")
     return ", ".join(parts)
