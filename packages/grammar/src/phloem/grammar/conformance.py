@@ -32,7 +32,7 @@ Written by `python -m phloem.grammar.conformance FOLDER --backend ... --markdown
 of the [JSON-Schema-Test-Suite](https://github.com/json-schema-org/JSON-Schema-Test-Suite). One row
 is one file of the suite. A cell counts the tests that were answered rightly, over all ways to write
 an instance as compact JSON (escaped or not, properties in any order: a backend that knows only a
-fixed order refuses all schemas with properties here), then false answers in **bold**, then the tests
+fixed order refuses all schemas with properties here); then false answers, in **bold**; then tests
 under schemas that the backend refuses to compile. A valid instance is falsely refused if one of its
 spellings is: `1.0` for the integer 1, or an escaped character.
 """
