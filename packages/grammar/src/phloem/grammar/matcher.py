@@ -30,7 +30,7 @@ class AutomatonGrammar:
         *,
         sweeps: Sweeps | None = None,
         header: bytes = b"",
-        cache_bytes: int = 64 << 20,
+        cache_bytes: int = 16 << 20,
     ) -> None:
         self.vocabulary = vocabulary
         self.automaton = automaton

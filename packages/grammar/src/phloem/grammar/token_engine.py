@@ -51,7 +51,7 @@ class Position:
 class Sweeps:
     """Sweeps of a vocabulary that were made, shared by all grammars over it, the latest kept."""
 
-    def __init__(self, vocabulary: Vocabulary, capacity: int = 128) -> None:
+    def __init__(self, vocabulary: Vocabulary, capacity: int = 64) -> None:
         self._trie = vocabulary.trie
         self._capacity = capacity
         self._known: OrderedDict[tuple[Dfa, int], Sweep] = OrderedDict()
@@ -85,7 +85,7 @@ class TokenEngine:
         vocabulary: Vocabulary,
         start: Cursor,
         sweeps: Sweeps | None = None,
-        cache_bytes: int = 64 << 20,
+        cache_bytes: int = 16 << 20,
     ) -> None:
         self.vocabulary = vocabulary
         self.ended = Position(None)
