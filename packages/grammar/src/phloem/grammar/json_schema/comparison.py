@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from phloem.grammar.dfa import Budget, Dfa
-from phloem.grammar.json_schema.explore import Edges, explore
+from phloem.grammar.json_schema.explore import Edges, Machine, explore, together
 from phloem.grammar.json_schema.values import Number
 
 _POINT, _MINUS, _PLUS, _ZERO, _NINE = b".-+09"
 _MAX_FRACTION = 16
+
+
+class Bound(NamedTuple):
+    """Numbers x with sign(x - limit) among `relations` (-1, 0, 1)."""
+
+    limit: Number
+    relations: tuple[int, ...]
 
 
 class _State(NamedTuple):
@@ -28,13 +35,19 @@ class _State(NamedTuple):
     """In an exponent: how the digits read compare to those of the bound's exponent."""
 
 
-def compared_decimals(
-    bound: Number, relations: Collection[int], budget: Budget, *, integers: bool = False
-) -> Dfa:
-    """Decimals x without an exponent with sign(x - bound) among `relations` (-1, 0, 1).
+def decimals_within(bounds: Sequence[Bound], budget: Budget, *, integers: bool = False) -> Dfa:
+    """Decimals without an exponent within all bounds; with `integers`, only with zeros behind the
+    point."""
+    return explore(together([_decimals(bound, integers) for bound in bounds]), budget)
 
-    With `integers`, only those whose fraction is zeros.
-    """
+
+def scientific_within(bounds: Sequence[Bound], budget: Budget) -> Dfa:
+    """The same for texts d.ddde+dd: a digit that is not 0, at most 16 more, an exponent not 0."""
+    return explore(together([_scientific(bound) for bound in bounds]), budget)
+
+
+def _decimals(within: Bound, integers: bool) -> Machine[_State]:
+    bound, relations = within
     last = _ZERO if integers else _NINE
     point = len(bound.digits) + bound.exponent
     whole = bound.digits[: max(point, 0)].ljust(point, "0") or "0"
@@ -70,11 +83,11 @@ def compared_decimals(
             relation = -1
         return relation_of(state.negative, relation, bound) in relations
 
-    return explore(_State("start"), edges, accepts, budget)
+    return Machine(_State("start"), edges, accepts)
 
 
-def compared_scientific(bound: Number, relations: Collection[int], budget: Budget) -> Dfa:
-    """The same for texts d.ddde+dd: a digit that is not 0, at most 16 more, an exponent not 0."""
+def _scientific(within: Bound) -> Machine[_State]:
+    bound, relations = within
     power = len(bound.digits) + bound.exponent - 1
     digits = str(abs(power))
 
@@ -116,7 +129,7 @@ def compared_scientific(bound: Number, relations: Collection[int], budget: Budge
             against = state.exponent * _length_relation(state.place, state.against, digits)
         return relation_of(state.negative, against or state.relation, bound) in relations
 
-    return explore(_State("start"), edges, accepts, budget)
+    return Machine(_State("start"), edges, accepts)
 
 
 def relation_of(negative: bool, magnitude: int, bound: Number) -> int:

@@ -118,8 +118,8 @@ def check_keywords(schema: dict[str, Any], pointer: str, draft: Draft) -> None:
 def ref_hides_siblings(schema: dict[str, Any], root: Any, draft: Draft, pointer: str) -> bool:
     """Whether a `$ref` stands for its whole object (until draft 7), or beside its siblings.
 
-    Without `$schema`, `$defs` at the root tells that it is a later one; `definitions` tells nothing,
-    as it is in use to this day.
+    Without `$schema`, `$defs` at the root tells that it is a later one; `definitions`, which is in
+    use to this day, tells nothing.
 
     Raises:
         UnsupportedConstraint: if neither tells, and it matters.

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache
 from math import gcd
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from phloem.grammar.dfa import Budget, Dfa
 from phloem.grammar.errors import UnsupportedConstraint
 from phloem.grammar.json_schema.comparison import (
-    compared_decimals,
-    compared_scientific,
+    Bound,
+    decimals_within,
     relation_of,
+    scientific_within,
 )
-from phloem.grammar.json_schema.explore import Edges, explore
+from phloem.grammar.json_schema.explore import Edges, Machine, explore
 from phloem.grammar.json_schema.values import Number
 from phloem.grammar.regex import parse
 
@@ -41,13 +42,6 @@ def divides_one(multiple: Number) -> bool:
     """Whether 1 is a multiple of it, to few places: then scientific notation can be judged."""
     factor, places = _scaled(multiple)
     return places <= _MAX_PLACES and pow(10, places) % factor == 0
-
-
-class Bound(NamedTuple):
-    """Numbers x with sign(x - limit) among `relations` (-1, 0, 1)."""
-
-    limit: Number
-    relations: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -79,29 +73,29 @@ class Numbers:
         """The numbers, or with `whole` only the integers, within all of some bounds."""
         if not bounds:
             return self.integers if whole else self.universe
-        sets = [_decimals(bound, whole) for bound in bounds]
-        result = reduce(lambda one, two: one.intersect(two, self.budget), sets)
-        return result.union(self._scientific(bounds, whole), self.budget)
+        decimals = _decimals(tuple(bounds), whole)
+        return decimals.union(self._scientific(bounds, whole), self.budget)
 
     def _scientific(self, bounds: Collection[Bound], whole: bool) -> Dfa:
         """The texts with an exponent within some bounds."""
         if not self.scientific:
             return Dfa.empty()
         quarters = {(sign, size) for sign in ("", "-") for size in ((1,) if whole else (-1, 1))}
-        result = None
+        near = []
         for bound in bounds:
             power = len(bound.limit.digits) + bound.limit.exponent - 1
             if not bound.limit.digits or 0 <= power < _FEWEST_ZEROS:
                 # Such a text is far from the limit: its exponent tells all about its magnitude.
                 quarters = {each for each in quarters if _is_within(bound, *each)}
             else:
-                limit = compared_scientific(bound.limit, bound.relations, self.budget)
-                result = limit if result is None else result.intersect(limit, self.budget)
+                near.append(bound)
         patterns = [
             sign + _UNSIGNED + (_LARGE if size > 0 else _SMALL) for sign, size in sorted(quarters)
         ]
         allowed = _language("|".join(patterns)) if patterns else Dfa.empty()
-        return allowed if result is None else result.intersect(allowed, self.budget)
+        if not near or allowed.is_empty:
+            return allowed
+        return scientific_within(near, self.budget).intersect(allowed, self.budget)
 
     def any_of(self, values: Iterable[Number]) -> Dfa:
         """The numbers that equal one of some."""
@@ -155,8 +149,8 @@ def _language(pattern: str) -> Dfa:
 
 
 @lru_cache(maxsize=1024)
-def _decimals(bound: Bound, whole: bool) -> Dfa:
-    return compared_decimals(bound.limit, bound.relations, Budget(), integers=whole)
+def _decimals(bounds: tuple[Bound, ...], whole: bool) -> Dfa:
+    return decimals_within(bounds, Budget(), integers=whole)
 
 
 def _is_within(bound: Bound, sign: str, size: int) -> bool:
@@ -222,4 +216,4 @@ def _multiples(factor: int, places: int, budget: Budget) -> Dfa:
         ended = kind not in ("start", "sign", "point")
         return ended and rest * 10 ** (places - place) % factor == 0
 
-    return explore(("start", 0, 0), edges, accepts, budget)
+    return explore(Machine(("start", 0, 0), edges, accepts), budget)

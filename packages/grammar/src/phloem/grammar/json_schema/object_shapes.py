@@ -12,7 +12,7 @@ from phloem.grammar.json_schema.formula import FALSE, Formula
 from phloem.grammar.json_schema.judge import Judge
 from phloem.grammar.json_schema.objects import settle
 from phloem.grammar.json_schema.shape import NodeId, ObjectShape, OtherProperties, Property
-from phloem.grammar.json_schema.strings import texts_of
+from phloem.grammar.json_schema.strings import ANY, any_except, texts_of
 from phloem.grammar.json_schema.terms import NameDemand, ObjectTerm
 
 _MAX_NAMES = 64
@@ -59,10 +59,9 @@ def _cases(
     left = replace(term, demands=tuple(others))
     names = [name for name in term.properties if demand.names.accepts(name.encode())]
     infinite = False
-    declared = Dfa.of_literals((name.encode() for name in term.properties), judge.budget)
+    wanted = demand.names.intersect(any_except(tuple(term.properties)), judge.budget)
     for each in term.classes:
-        inside = each.names.intersect(demand.names, judge.budget)
-        inside = inside.difference(declared, judge.budget)
+        inside = each.names.intersect(wanted, judge.budget)
         if not inside.is_finite:
             infinite = True
         else:
@@ -89,14 +88,14 @@ def _others(
     demands: tuple[NameDemand, ...],
     node_of: Callable[[Formula], NodeId],
 ) -> Iterator[OtherProperties]:
-    declared = Dfa.of_literals((name.encode() for name in term.properties), judge.budget)
+    free = any_except(tuple(term.properties))
     subsets = [
         subset
         for size in range(len(demands) + 1)
         for subset in combinations(enumerate(demands), size)
     ]
     for each in term.classes:
-        undeclared = each.names.difference(declared, judge.budget)
+        undeclared = free if each.names is ANY else each.names.intersect(free, judge.budget)
         for subset in subsets:
             names, formula = undeclared, each.formula
             for _, demand in subset:

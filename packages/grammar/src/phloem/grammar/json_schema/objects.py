@@ -8,7 +8,7 @@ from phloem.grammar.dfa import Dfa
 from phloem.grammar.json_schema.formula import FALSE, TRUE, Formula
 from phloem.grammar.json_schema.judge import Judge
 from phloem.grammar.json_schema.numbers import union_of
-from phloem.grammar.json_schema.strings import ANY
+from phloem.grammar.json_schema.strings import ANY, any_except
 from phloem.grammar.json_schema.terms import NameClass, NameDemand, ObjectTerm, of_class
 
 
@@ -120,8 +120,7 @@ def _violations(judge: Judge, term: ObjectTerm) -> Iterator[ObjectTerm]:
     for name, formula in term.properties.items():
         if formula != TRUE:
             yield ObjectTerm({name: negation(formula)}, frozenset([name]))
-    declared = Dfa.of_literals((name.encode() for name in term.properties), budget)
-    undeclared = ANY.difference(declared, budget)
+    undeclared = any_except(tuple(term.properties))
     for each in term.classes:
         if each.formula != TRUE:
             names = each.names.intersect(undeclared, budget)

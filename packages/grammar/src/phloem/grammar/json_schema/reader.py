@@ -13,12 +13,13 @@ from phloem.grammar.dfa import Budget, Dfa
 from phloem.grammar.errors import UnsupportedConstraint
 from phloem.grammar.json_schema import facts, strings
 from phloem.grammar.json_schema.arrays import settle as settle_array
+from phloem.grammar.json_schema.comparison import Bound
 from phloem.grammar.json_schema.document import Document, Location
 from phloem.grammar.json_schema.draft import Draft
 from phloem.grammar.json_schema.formats import INTEGER_FORMATS, check_format, format_language
 from phloem.grammar.json_schema.formula import FALSE, TRUE, Formula
 from phloem.grammar.json_schema.judge import Judge
-from phloem.grammar.json_schema.numbers import Bound, Numbers
+from phloem.grammar.json_schema.numbers import Numbers
 from phloem.grammar.json_schema.objects import partition
 from phloem.grammar.json_schema.objects import settle as settle_object
 from phloem.grammar.json_schema.patterns import containing

@@ -5,6 +5,8 @@ Bounds stay numbers as long as they can, since counting is what makes automata l
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from phloem.grammar.dfa import Budget, Dfa
@@ -76,7 +78,7 @@ def _meet(one: StringTerm, two: StringTerm, budget: Budget) -> StringTerm | None
     term = StringTerm(dfa, max(one.fewest, two.fewest), min(limits, default=None))
     if dfa.is_empty or (term.most is not None and term.most < term.fewest):
         return None
-    if dfa is ANY:
+    if dfa is ANY or (not term.fewest and term.most is None):
         return term
     # Short bounds, and finite languages, show at once whether anything is left.
     if dfa.is_finite or max(term.fewest, term.most or 0) <= _FEW:
@@ -101,6 +103,49 @@ def _counted(term: StringTerm, budget: Budget) -> Dfa:
             return term.dfa
     lengths = Dfa.of_lengths(term.fewest, most, budget)
     return lengths if term.dfa is ANY else term.dfa.intersect(lengths, budget)
+
+
+@lru_cache(maxsize=256)
+def any_except(texts: tuple[str, ...]) -> Dfa:
+    """All strings but some: a prefix tree of them, left by any other character."""
+    if not texts:
+        return ANY
+    tree: list[dict[int, int]] = [{}]
+    within = [0]  # the state of ANY at each node
+    ends = set()
+    for text in texts:
+        node = 0
+        for byte in text.encode():
+            if byte not in tree[node]:
+                tree[node][byte] = len(tree)
+                tree.append({})
+                within.append(ANY.step(within[node], byte))
+            node = tree[node][byte]
+        ends.add(node)
+    shift = len(tree)
+    edges = [
+        (node, byte, byte, child) for node, row in enumerate(tree) for byte, child in row.items()
+    ]
+    for node, state in enumerate((*within, *range(ANY.states))):
+        children = sorted(tree[node]) if node < shift else []
+        for first, last, target in _ranges_of_any(state):
+            for byte in children:
+                if first <= byte <= last:
+                    edges.append((node, first, byte - 1, shift + target))
+                    first = byte + 1
+            edges.append((node, first, last, shift + target))
+    accepting = [bool(ANY.accepting[state]) for state in (*within, *range(ANY.states))]
+    for node in ends:
+        accepting[node] = False
+    return Dfa.of_ranges([edge for edge in edges if edge[1] <= edge[2]], accepting)
+
+
+@cache
+def _ranges_of_any(state: int) -> list[tuple[int, int, int]]:
+    """The edges of a state of `ANY`: first byte, last byte, target."""
+    runs = groupby(range(256), key=lambda byte: ANY.step(state, byte))
+    ranges = [(target, list(run)) for target, run in runs]
+    return [(run[0], run[-1], target) for target, run in ranges if target >= 0]
 
 
 def texts_of(dfa: Dfa, limit: int) -> list[bytes] | None:
