@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import openai
 import pytest
 
@@ -143,6 +145,66 @@ def test_logprobs_of_a_chat_name_tokens_and_bytes(client):
         for entry in (chunk.choices[0].logprobs.content if chunk.choices[0].logprobs else ())
     ]
     assert streamed == content
+
+
+def test_a_response_format_is_enforced_streamed_or_not(client):
+    """Case GR-06: the model would say something else."""
+    schema = {
+        "type": "object",
+        "properties": {"word": {"enum": ["kůň", "pes"]}},
+        "required": ["word"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "w", "schema": schema, "strict": True}}
+    (choice,) = chat(client, response_format=wanted).choices
+    assert json.loads(choice.message.content)["word"] in ("kůň", "pes")
+    assert choice.finish_reason == "stop"
+    chunks = list(chat(client, response_format=wanted, stream=True))
+    deltas = [chunk.choices[0].delta.content or "" for chunk in chunks]
+    assert "".join(deltas) == choice.message.content
+    free = chat(client, response_format={"type": "json_object"}, max_tokens=40, stop=None)
+    assert isinstance(json.loads(free.choices[0].message.content), dict)
+    nothing = {"name": "w", "schema": {"type": "string", "enum": []}}
+    wrong = {"type": "json_schema", "json_schema": nothing}
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(client, response_format=wrong, stream=True)
+    assert caught.value.param == "response_format"
+
+
+def test_the_fields_of_other_engines_are_enforced(client):
+    for extra, texts in (
+        ({"choices": ["yes", "no"]}, ("yes", "no")),
+        ({"regex": "x{3}"}, ("xxx",)),
+        ({"structured_outputs": {"choice": ["ja"]}}, ("ja",)),
+    ):
+        assert complete(client, extra_body=extra).choices[0].text in texts
+
+
+def test_a_tool_is_called_streamed_or_not(client):
+    """Case AP-09."""
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Brno", "Praha"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    function = {"name": "weather", "parameters": parameters}
+    tools = [{"type": "function", "function": function}]
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice, finish in ((named, "stop"), ("required", "tool_calls")):
+        asked = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+        (answer,) = chat(client, **asked).choices
+        (call,) = answer.message.tool_calls
+        assert answer.finish_reason == finish
+        assert (call.type, call.function.name) == ("function", "weather")
+        assert json.loads(call.function.arguments)["city"] in ("Brno", "Praha")
+        chunks = [chunk.choices[0] for chunk in chat(client, stream=True, **asked)]
+        parts = [part for chunk in chunks for part in chunk.delta.tool_calls or ()]
+        assert [part.function.name for part in parts if part.function.name] == ["weather"]
+        assert parts[0].id.startswith("call_")
+        arguments = "".join(part.function.arguments for part in parts)
+        assert arguments == call.function.arguments
+        assert chunks[-1].finish_reason == finish
 
 
 def test_errors_have_their_type_and_fields(client):

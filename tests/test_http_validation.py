@@ -198,7 +198,6 @@ def test_more_tokens_than_fit_are_refused_and_a_default_is_cut(server):
         (CHAT, {"modalities": ["text", "audio"]}),
         (CHAT, {"reasoning_effort": "high"}),
         (CHAT, {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
-        (CHAT, {"tools": [{"type": "retrieval"}]}),
         (CHAT, {"guided_whitespace_pattern": " "}),
         (COMPLETIONS, {"suffix": "x"}),
         (COMPLETIONS, {"best_of": 3}),

@@ -32,8 +32,10 @@ ASKED = ConstraintRequest(Constraint.regex("a"), "guided_regex", False, True)
 class FakeService:
     """Answers with what it is given: a result, an exception, or nothing yet."""
 
-    def __init__(self, answer=None):
+    def __init__(self, answer=None, supporting=()):
         self.answer = answer
+        self.supporting = supporting
+        self.backends = []
         self.futures = []
         self.asked = []
         self.closed = False
@@ -50,8 +52,11 @@ class FakeService:
         return future
 
     def check(self, constraint, backends):
-        self.backends = backends
-        return self.submit(constraint)
+        (backend,) = backends
+        self.backends.append(backend)
+        future = Future()
+        future.set_result(SupportReport((BackendSupport(backend, backend in self.supporting),)))
+        return future
 
     def close(self):
         self.closed = True
@@ -136,15 +141,21 @@ def test_without_a_vocabulary_constraints_are_refused():
     compiler.close()
 
 
-def test_a_report_has_what_each_backend_says():
-    service = FakeService(SupportReport((BackendSupport("fsm", True),)))
-    report = run(service, lambda compiler: compiler.check(ASKED, None))
-    assert report["supported"] is True
-    assert report["backends"][0]["backend"] == "fsm"
-    assert service.backends == ("fsm",)
-    run(service, lambda compiler: compiler.check(ASKED, "auto"))
-    assert service.backends == BACKENDS
-    assert ServiceCompiler(lambda: service, "fsm", "bounded").whitespace == "bounded"
+@pytest.mark.parametrize(
+    ("backend", "supporting", "asked"),
+    [
+        (None, ["fsm", "xgrammar"], ["fsm"]),
+        ("xgrammar", ["fsm"], ["xgrammar"]),
+        ("auto", ["fsm", "llguidance"], ["fsm"]),
+        ("auto", ["llguidance"], ["fsm", "llguidance"]),
+        ("auto", [], list(BACKENDS)),
+    ],
+)
+def test_backends_are_asked_until_one_supports_the_constraint(backend, supporting, asked):
+    service = FakeService(supporting=supporting)
+    report = run(service, lambda compiler: compiler.check(ASKED, backend))
+    assert [each["backend"] for each in report["backends"]] == service.backends == asked
+    assert report["supported"] is (asked[-1] in supporting)
 
 
 @pytest.mark.parametrize("name", ["none", "os:system", ""])

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from phloem.grammar import GrammarError
 from phloem.grammar.auto import ORDER
 from phloem.grammar.constraint import Whitespace
-from phloem.grammar.service import CompileService, Limits
+from phloem.grammar.service import BackendSupport, CompileService, Limits, SupportReport
 from phloem.grammar.vocabulary import Vocabulary
 from phloem.model_runner.sources import default_cache_dir
 from phloem.server.config import ServerArgs
@@ -55,14 +55,19 @@ class ServiceCompiler:
 
     async def check(self, asked: ConstraintRequest, backend: str | None) -> dict[str, Any]:
         """What backends say of a constraint, as `ConstraintCompiler` says."""
-        names = asked_backends(backend or self._backend)
-        report = await self._result(
-            lambda service: service.check(asked.constraint, names), asked.field
+        said: list[BackendSupport] = []
+        for name in asked_backends(backend or self._backend):
+            report = await self._ask(name, asked)
+            said += report.backends
+            if report.supported:
+                break  # to ask the others too would load their libraries for nothing
+        supported = any(each.supported for each in said)
+        return {"supported": supported, "backends": [asdict(each) for each in said]}
+
+    async def _ask(self, name: str, asked: ConstraintRequest) -> SupportReport:
+        return await self._result(
+            lambda service: service.check(asked.constraint, [name]), asked.field
         )
-        return {
-            "supported": report.supported,
-            "backends": [asdict(each) for each in report.backends],
-        }
 
     def stats(self) -> dict[str, int]:
         """Counts since the start, as `ConstraintCompiler` says."""

@@ -65,7 +65,8 @@ class ConstraintCompiler(Protocol):
         ...
 
     async def check(self, asked: ConstraintRequest, backend: str | None) -> dict[str, Any]:
-        """What a backend says of a constraint, by default the one that this server uses.
+        """What a backend says of a constraint, by default the one that this server uses; `auto`
+        asks one after the other until one supports it.
 
         Raises:
             ValueError: there is no such backend.

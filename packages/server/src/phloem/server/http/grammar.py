@@ -20,7 +20,7 @@ def add_grammar_check(app: FastAPI, frontend: Frontend, max_body_bytes: int) -> 
 
     @app.post("/v1/grammar/check", openapi_extra=body_of(GrammarCheckRequest))
     async def grammar_check(request: Request) -> Response:
-        """Which backends enforce a constraint, and what the others do not support in it."""
+        """Whether a backend enforces a constraint, or what it does not support in it."""
         content = await read_json(request, max_body_bytes)
         given = checked(content, GrammarCheckRequest, {}, ())
         asked = asked_constraint(given, frontend.grammar.whitespace)
