@@ -1,0 +1,255 @@
+"""Token masks of JSON: what is sampled under them is valid and ends in time; none is missing."""
+
+from __future__ import annotations
+
+import json
+import random
+from math import isinf
+from typing import Any
+
+import numpy as np
+import pytest
+from grammar_vocabularies import END, SPECIAL, encode, toy_vocabulary
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from json_schema_strategies import schemas
+from jsonschema import Draft7Validator
+
+from phloem.grammar import Constraint
+from phloem.grammar.errors import ConstraintTooComplex, GrammarError
+from phloem.grammar.fsm_backend import FsmBackend
+from phloem.grammar.matcher import AutomatonGrammar, AutomatonMatcher
+from phloem.grammar.vocabulary import Vocabulary
+
+VOCABULARY = toy_vocabulary()
+TREE = {
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "minLength": 1},
+                "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+            },
+            "required": ["name"],
+            "additionalProperties": False,
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+SCHEMAS: dict[str, Any] = {
+    "any object": {"type": "object"},
+    "tree": TREE,
+    "long strings": {"type": "string", "minLength": 280, "maxLength": 285},
+    "longer strings": {
+        "type": "array",
+        "items": {"type": "string", "minLength": 150},
+        "minItems": 2,
+    },
+    "control characters": {"type": "string", "pattern": '^[0-9]{2}[\u0000-\u001f"]{2}é+$'},
+    "surrogate pairs": {"enum": ["\U0001f600x", "\U0001f601", "é/"]},
+    "few names": {"type": "object", "propertyNames": {"pattern": "^[ab]$"}, "minProperties": 2},
+    "numbered names": {
+        "type": "object",
+        "patternProperties": {"^x[0-9]*$": {"type": "integer", "minimum": -5}},
+        "additionalProperties": False,
+        "minProperties": 3,
+        "maxProperties": 4,
+    },
+    "a forced recursion": {
+        "$defs": {
+            "n": {
+                "type": "object",
+                "properties": {"n": {"$ref": "#/$defs/n"}, "v": {"type": "null"}},
+                "additionalProperties": False,
+                "minProperties": 1,
+                "maxProperties": 2,
+            }
+        },
+        "$ref": "#/$defs/n",
+    },
+    "contained": {"type": "array", "contains": {"const": 77}, "maxItems": 3},
+    "open alternatives": {
+        "anyOf": [
+            {
+                "type": "object",
+                "properties": {"kind": {"const": "a"}, "x": {"type": "string"}},
+                "required": ["kind", "x"],
+            },
+            {"type": "object", "properties": {"kind": {"const": "b"}}, "required": ["kind"]},
+        ]
+    },
+    "no alternatives": {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "on": {"type": "boolean"}},
+        "required": ["name", "on"],
+    },
+}
+
+
+def grammar_of(schema: Any, **options: Any) -> AutomatonGrammar:
+    return FsmBackend(VOCABULARY, seconds=20).compile(Constraint.json_schema(schema, **options))
+
+
+def legal_tokens(matcher: AutomatonMatcher, tokens_left: int | None = None) -> list[int]:
+    mask = np.zeros((1, VOCABULARY.words), np.int32)
+    matcher.fill_mask(mask, 0, tokens_left)
+    bits = np.unpackbits(mask.view(np.uint8)[0], bitorder="little")
+    return np.flatnonzero(bits).tolist()  # type: ignore[no-any-return]
+
+
+def sampled(grammar: AutomatonGrammar, rng: random.Random, most: int) -> bytes:
+    """A text by random tokens under masks that steer; asserts that it ends within `most`."""
+    matcher, text = grammar.matcher(), b""
+    for left in range(most, 0, -1):
+        distance = matcher.distance_to_end()
+        assert distance is not None
+        assert distance <= left
+        tokens = legal_tokens(matcher, left)
+        assert tokens, f"a dead end behind {text!r}"
+        token = rng.choice(tokens)
+        assert matcher.accept(token)
+        if token == END:
+            return text
+        spelled = VOCABULARY.tokens[token]
+        assert spelled is not None
+        text += spelled
+    assert matcher.is_complete
+    return text
+
+
+def parsed_number(text: str) -> int | float:
+    """A number of JSON: whole where it is whole, also where a float would be infinite."""
+    value = float(text)
+    if isinf(value):
+        return 10**400 if value > 0 else -(10**400)
+    return int(value) if value.is_integer() else value
+
+
+def check_samples(schema: Any, rng: random.Random, count: int, **options: Any) -> None:
+    grammar = grammar_of(schema, **options)
+    fewest = grammar.matcher().distance_to_end()
+    assert fewest is not None
+    for extra in [0, *[64] * (count - 1)]:
+        text = sampled(grammar, rng, fewest + extra)
+        assert grammar.accepts(text)
+        value = json.loads(text, parse_float=parsed_number)
+        assert Draft7Validator(schema).is_valid(value), text
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_random_tokens_under_steering_masks_spell_valid_json_in_time(name: str, order: str) -> None:
+    check_samples(SCHEMAS[name], random.Random(name + order), 4, property_order=order)
+
+
+@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(schemas, st.randoms(use_true_random=False), st.sampled_from(["bounded", "compact"]))
+def test_random_tokens_spell_valid_json_under_random_schemas(
+    schema: Any, rng: random.Random, whitespace: str
+) -> None:
+    try:
+        check_samples(schema, rng, 3, whitespace=whitespace)
+    except ConstraintTooComplex:
+        raise
+    except GrammarError:
+        pass  # no value is valid
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_mask_holds_exactly_the_tokens_whose_bytes_are_legal(name: str) -> None:
+    rng = random.Random(name)
+    grammar = grammar_of(SCHEMAS[name])
+    matcher, cursor = grammar.matcher(), grammar.automaton.start
+    for _ in range(60):
+        expected = {id for id in VOCABULARY.stop_ids if cursor.complete}
+        for id, token in enumerate(VOCABULARY.tokens):
+            after = cursor
+            for byte in token or b"":
+                following = after.step(byte)
+                assert (following is not None) == (byte in set(after.first_bytes()))
+                if following is None:
+                    break
+                after = following
+            else:
+                expected.update([id] if token else [])
+        tokens = legal_tokens(matcher)
+        assert set(tokens) == expected
+        token = rng.choice(tokens)
+        matcher.accept(token)
+        if token == END:
+            break
+        for byte in VOCABULARY.tokens[token] or b"":
+            cursor = cursor.step(byte)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", ["any object", "tree", "open alternatives", "few names"])
+def test_what_was_rolled_back_or_forked_goes_on_as_a_replay_does(name: str) -> None:
+    rng = random.Random(name)
+    grammar = grammar_of(SCHEMAS[name])
+    matcher, taken = grammar.matcher(), []
+    for _ in range(40):
+        tokens = [token for token in legal_tokens(matcher) if token != END]
+        if not tokens:
+            break
+        taken.append(rng.choice(tokens))
+        matcher.accept(taken[-1])
+        if len(taken) % 5 == 0:
+            fork = matcher.fork()
+            fork.rollback(3)
+            del taken[-3:]
+            matcher = fork
+        replayed = grammar.matcher()
+        assert all(replayed.accept(token) for token in taken)
+        assert legal_tokens(replayed, 30) == legal_tokens(matcher, 30)
+        assert replayed.distance_to_end() == matcher.distance_to_end()
+        assert replayed.forced() == matcher.forced()
+
+
+def test_a_special_token_is_not_matched_by_its_bytes_within_a_string() -> None:
+    schema = {"type": "object", "properties": {"q": {"type": "array", "items": {"type": "string"}}}}
+    matcher = grammar_of(schema).matcher()
+    for token in encode(VOCABULARY, b'{"q":["hello","]}'):
+        assert matcher.accept(token)
+    for special in (SPECIAL, END):
+        assert not matcher.accept(special)
+        assert special not in legal_tokens(matcher)
+    for token in encode(VOCABULARY, b'<|im_start|>"]}'):
+        assert matcher.accept(token)
+    assert legal_tokens(matcher) == [END]
+
+
+def test_names_are_forced_from_where_no_choice_is_left() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"identifier/long": {"type": "boolean"}, "ideas": {"enum": ["red", "rose"]}},
+        "required": ["identifier/long", "ideas"],
+    }
+    compact = grammar_of(schema, whitespace="compact").matcher()
+    assert compact.forced() == b'{"identifier/long":'
+    bounded = grammar_of(schema).matcher()
+    assert bounded.forced() == b"{"
+    for text, forced in [
+        (b'{"', b'identifier/long":'),
+        (b'identifier/long": t', b"rue,"),
+        (b'rue, "', b'ideas":'),
+        (b'ideas":"', b"r"),
+        (b"ro", b'se"'),
+    ]:
+        for token in encode(VOCABULARY, text):
+            assert bounded.accept(token)
+        assert bounded.forced() == forced
+
+
+def test_the_indentation_of_later_lines_is_forced_by_the_first_one() -> None:
+    schema = {"type": "array", "items": {"const": {}}, "minItems": 3, "maxItems": 3}
+    matcher = grammar_of(schema).matcher()
+    for byte in b"[\n   {},\n":
+        assert matcher.accept(byte)
+    assert matcher.forced() == b"   {},"
+
+
+def test_a_vocabulary_that_cannot_end_what_it_begins_is_refused() -> None:
+    tokens = [bytes([byte]) for byte in range(256) if byte != ord("}")]
+    backend = FsmBackend(Vocabulary(tokens, []))
+    with pytest.raises(GrammarError, match="7d"):
+        backend.compile(Constraint.json_object())
