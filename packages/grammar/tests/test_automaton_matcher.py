@@ -203,7 +203,7 @@ def test_a_batch_of_masks_equals_those_one_by_one():
         for matcher in matchers[::2]:
             assert matcher.accept(ord("a"))
         for rows in (range(6), [0, 1, 2, 3, 4, 5], [5, 3, 1, 0, 2, 4], [1, 2, 3, 4, 5, 6]):
-            for left in (None, [None, 1, 2, 3, 4, 5], [9] * 6, [9] * 6):
+            for left in (None, [None, 1, 2, 3, 4, 5], [9] * 6, [1] * 6):
                 together = np.full((7, vocabulary.words), -1, np.int32)
                 single = together.copy()
                 fill_masks(matchers, together, rows, left)
