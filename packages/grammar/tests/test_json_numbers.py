@@ -64,7 +64,7 @@ def test_bounds_hold_for_texts_with_an_exponent():
     dfa = numbers_of({"minimum": -1e-7, "exclusiveMaximum": 2.5e16})
     for text in ("1e-07", "-1e-7", "-9.99E-8", "2.4e+16", "1.0e016", "5e-300", "-3e-0009"):
         assert allows(dfa, text), text
-    for text in ("-1.01e-07", "2.5e16", "2.51E16", "1e17", "-1e16", "1e+300", "-5e-7"):
+    for text in ("-1.01e-07", "2.5e16", "2.51E16", "1e17", "-1e16", "1e+300", "-5e-7", "-1e999"):
         assert not allows(dfa, text), text
 
 
@@ -99,6 +99,15 @@ def test_an_enum_holds_its_numbers_as_python_writes_them_and_no_neighbours(value
         for other in (value + 1, value * 3 + 7):
             if other not in values and abs(other) < 1e300:
                 assert not allows(dfa, json.dumps(other))
+
+
+def test_integers_are_not_written_with_a_fraction_and_an_exponent():
+    for schema in ({"type": "integer"}, {"type": "integer", "minimum": 0}):
+        dfa = numbers_of(schema)
+        assert all(allows(dfa, text) for text in ("4", "4.0", "4e16", "1e+308"))
+        assert not any(allows(dfa, text) for text in ("4.5", "4.5e16", "4.0e16", "1e309", "4e0"))
+    assert not allows(numbers_of({"not": {"type": "integer"}}), "4.5e16")
+    assert allows(numbers_of({"minimum": 0}), "4.5e16")
 
 
 def test_all_of_the_notation_is_legal_where_any_number_is():

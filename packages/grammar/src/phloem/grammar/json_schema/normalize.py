@@ -20,7 +20,7 @@ from phloem.grammar.json_schema.document import Document
 from phloem.grammar.json_schema.draft import Draft
 from phloem.grammar.json_schema.expansion import Expansion
 from phloem.grammar.json_schema.formula import Formula
-from phloem.grammar.json_schema.numbers import Numbers, divides_one
+from phloem.grammar.json_schema.numbers import Numbers, as_written, divides_one
 from phloem.grammar.json_schema.prune import pruned
 from phloem.grammar.json_schema.shape import Node, NodeId, SchemaGraph
 from phloem.grammar.json_schema.values import Number, is_number
@@ -112,7 +112,7 @@ class _Maker:
     def _node(self, formula: Formula) -> Node:
         expansion = self.expansion
         form = expansion.expand(formula)
-        numbers = form.numbers
+        numbers = as_written(form.numbers)
         if numbers == expansion.algebra.numbers.universe:
             numbers = expansion.algebra.numbers.json
         return Node(

@@ -3,7 +3,7 @@
 All sets of one schema are cut to one universe of texts, within which membership is decided by value
 alone; so union, intersection and difference of the automata are those of the sets. The universe is
 all decimals without an exponent and, unless a `multipleOf` forbids it, the scientific notation that
-printers of floats use: one digit before the point, at most 16 after it, an exponent of +16 and more
+printers of floats use: one digit before the point, at most 16 after it, an exponent of +16 to +308,
 or -1 and less. Where a set is all numbers, `Numbers.json` is the whole JSON notation.
 """
 
@@ -30,7 +30,7 @@ from phloem.grammar.regex import parse
 _DECIMAL = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
 _UNSIGNED = r"[1-9](\.[0-9]{1,16})?"
 _MANTISSA = f"-?{_UNSIGNED}"
-_LARGE = r"[eE]\+?0*(1[6-9]|[2-9][0-9]|[1-9][0-9]{2,})"
+_LARGE = r"[eE]\+?0*(1[6-9]|[2-9][0-9]|[12][0-9]{2}|30[0-8])"
 _SMALL = r"[eE]-0*[1-9][0-9]*"
 _MAX_FRACTION = 16
 _FEWEST_ZEROS = 16
@@ -141,6 +141,23 @@ def union_of(sets: Sequence[Dfa], budget: Budget) -> Dfa:
         return sets[0] if sets else Dfa.empty()
     middle = len(sets) // 2
     return union_of(sets[:middle], budget).union(union_of(sets[middle:], budget), budget)
+
+
+@lru_cache(maxsize=256)
+def as_written(numbers: Dfa) -> Dfa:
+    """A set for places where numbers are written: integers do without 1.5e16 and the like.
+
+    That is legal, but a point behind the first digit would lead there, and who writes 1.5 means no
+    integer of 17 digits. Where there are only finitely many integers, all of their notations stay.
+    """
+    exponents = numbers.table.next[:, numbers.table.classes[ord("e")]]
+    if not (exponents >= 0).any():
+        return numbers
+    if not numbers.intersect(_language(r"-?(0|[1-9][0-9]*)\.[0-9]*[1-9][0-9]*")).is_empty:
+        return numbers
+    if numbers.intersect(_language("-?[1-9][0-9]*")).is_finite:
+        return numbers
+    return numbers.difference(_language(r"-?[1-9]\.[0-9]+[eE][+]?[0-9]+"))
 
 
 @lru_cache(maxsize=1024)
