@@ -28,6 +28,7 @@ def build_json(constraint: Constraint, vocabulary: Vocabulary, budget: Budget) -
         )
     return JsonAutomaton.of(
         _graph(constraint, budget),
+        budget,
         is_compact=constraint.whitespace == "compact",
         is_free=constraint.property_order == "free",
     )

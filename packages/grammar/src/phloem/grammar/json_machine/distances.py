@@ -230,18 +230,15 @@ class Distances:
             most = length if length <= _PIECE else _PIECE
             head, following, after = string.rest(state, count, most)
             if most == length:
-                self._keep((string, state, count), self.literal(spelled(head) + b'"'))
+                self._rests[string, state, count] = self.literal(spelled(head) + b'"')
                 break
             passed.append(((string, state, count), self.literal(spelled(head))))
             state, count = following, after
         total = self._rests[string, state, count]
         for key, cost in reversed(passed):
             total += cost
-            self._keep(key, total)
+            self._rests[key] = total
         return total
-
-    def _keep(self, key: tuple[StringMachine | NumberMachine, int, int], cost: int) -> None:
-        self._rests[key] = cost
 
     def _rest_of_number(self, number: NumberMachine, state: int) -> int:
         known = self._rests.get((number, state, 0))

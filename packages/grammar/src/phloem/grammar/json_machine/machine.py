@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from phloem.grammar.automaton import TokenCost
+from phloem.grammar.dfa import Budget
 from phloem.grammar.errors import GrammarError
 from phloem.grammar.json_machine.arrays import ArrayState
 from phloem.grammar.json_machine.cursors import Candidates, JsonCursor, Value
@@ -33,7 +34,9 @@ class JsonAutomaton:
         self._compiled = compiled
 
     @classmethod
-    def of(cls, graph: SchemaGraph, *, is_compact: bool, is_free: bool) -> JsonAutomaton:
+    def of(
+        cls, graph: SchemaGraph, budget: Budget, *, is_compact: bool, is_free: bool
+    ) -> JsonAutomaton:
         """The texts of a normal form.
 
         Args:
@@ -41,7 +44,7 @@ class JsonAutomaton:
             is_free: properties come in any order; otherwise declared ones in theirs, then others.
 
         Raises:
-            ConstraintTooComplex: if arrays or objects would have too many states.
+            ConstraintTooComplex: if arrays or objects would have too many states, or time is over.
             GrammarError: if no value meets the schema.
         """
         weights = [INFINITE] * len(graph.nodes)
@@ -51,6 +54,7 @@ class JsonAutomaton:
             lambda number: nodes[number].weigh(),
             lambda number: list(parts(graph.nodes[number])),
             weights,
+            budget,
         )
         if weights[graph.root] >= INFINITE:
             raise GrammarError("no finite JSON value meets the schema: relax what it demands")

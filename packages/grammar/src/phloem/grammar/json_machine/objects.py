@@ -14,7 +14,7 @@ from phloem.grammar.json_machine.weights import INFINITE
 from phloem.grammar.json_schema.shape import NodeId, ObjectShape
 
 _MOST_DEMANDS = 6
-_MOST_FREE_NAMES = 512
+_MOST_FREE_NAMES = 64
 UNKNOWN = b"\xff"
 """Stands for a name that was used and is not known; it is no UTF-8, so no name equals it."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from phloem.grammar.dfa import Budget
+
 INFINITE = 1 << 50
 """A weight that is not known to be finite."""
 
@@ -18,10 +20,14 @@ def least_fixpoint(
     weigh: Callable[[int], int],
     parts: Callable[[int], Sequence[int]],
     weights: list[int],
+    budget: Budget,
 ) -> None:
     """Lower `weights` [count], all infinite at first, until each is what `weigh` says.
 
     `weigh(node)` reads the weights of `parts(node)`, and only falls as they fall.
+
+    Raises:
+        ConstraintTooComplex: if the budget's time is over.
     """
     users: list[list[int]] = [[] for _ in range(count)]
     for node in range(count):
@@ -30,6 +36,7 @@ def least_fixpoint(
     pending = deque(range(count))
     waiting = [True] * count
     while pending:
+        budget.check(0)
         node = pending.popleft()
         waiting[node] = False
         weight = weigh(node)
