@@ -13,18 +13,25 @@ struct Running {
   f32x16* values;
 };
 
-// Does a tile for one head of keys and values, in the scratch of the thread.
+// A tile for one head of keys and values; no tile: nothing.
+struct Work {
+  const Tile* tile = nullptr;
+  int head = 0;
+};
+
+// Does a tile for one head, in the scratch of the thread.
 template <class T>
 class TileRun {
  public:
   using Block = typename TileOf<T>::Type;
 
+  // `next` is what this thread will probably do after it.
   static void run(Worker& worker, const AttentionPlan& plan, const phloem_kv_layer& kv,
-                  const AttentionInput& io, int head, const Tile& tile, bool first_phase) {
+                  const AttentionInput& io, Work work, Work next, bool first_phase) {
     Arena measure(nullptr);
-    TileRun(measure, plan, kv, io, head, tile);
+    TileRun(measure, plan, kv, io, work, next);
     Arena arena(worker.scratch(measure.used()));
-    TileRun self(arena, plan, kv, io, head, tile);
+    TileRun self(arena, plan, kv, io, work, next);
     self.take_queries();
     if (first_phase)
       self.first();
@@ -34,16 +41,19 @@ class TileRun {
 
  private:
   TileRun(Arena& arena, const AttentionPlan& plan, const phloem_kv_layer& kv,
-          const AttentionInput& io, int head, const Tile& tile)
+          const AttentionInput& io, Work work, Work next)
       : plan_(plan),
         io_(io),
-        tile_(tile),
+        tile_(*work.tile),
+        next_(next),
+        next_keys_((next.head - work.head) * kv.k.head),
+        next_values_((next.head - work.head) * kv.v.head),
         group_(plan.group()),
-        first_head_(head * plan.group()),
-        queries_(tile.tokens * plan.group()),
+        first_head_(work.head * plan.group()),
+        queries_(tile_.tokens * plan.group()),
         vectors_(plan.value_vectors()),
-        keys_(kv.k, kv.page_size, head),
-        values_(kv.v, kv.page_size, head),
+        keys_(kv.k, kv.page_size, work.head),
+        values_(kv.v, kv.page_size, work.head),
         block_(arena, most_queries(), plan.head_dim, vectors_),
         positions_(arena.take<int32_t>(most_queries())),
         results_{take(arena), take(arena), take(arena)},
@@ -120,11 +130,13 @@ class TileRun {
 
   void step(int index) {
     const Step& step = plan_.steps[index];
-    BlockSlots slots{plan_.slots.data() + step.slots, step.count, nullptr, 0};
-    if (index + 1 < tile_.end_step) {
-      const Step& next = plan_.steps[index + 1];
-      slots.next = plan_.slots.data() + next.slots;
-      slots.next_count = next.count;
+    BlockSlots slots{plan_.slots.data() + step.slots, step.count};
+    if (index + 1 < tile_.end_step)
+      slots.next = next_slots(index + 1, slots.next_count);
+    else if (next_.tile != nullptr && next_.tile->first_step < next_.tile->end_step) {
+      slots.next = next_slots(next_.tile->first_step, slots.next_count);
+      slots.next_keys = next_keys_;
+      slots.next_values = next_values_;
     }
     block_.read(keys_, values_, plan_.head_dim, plan_.value_dim, slots);
     const QueryRange range{step.begin * group_, step.end * group_};
@@ -132,6 +144,11 @@ class TileRun {
     balance(range, span_, results_.most, results_.sum);
     for (int i = range.begin; i < range.end; ++i) add_[i] *= results_.unit[i];
     block_.accumulate(range, step.count, span_.values, keep_, add_);
+  }
+
+  const int32_t* next_slots(int index, int& count) const {
+    count = plan_.steps[index].count;
+    return plan_.slots.data() + plan_.steps[index].slots;
   }
 
   // Adds sums of probabilities relative to 2^most to running ones; leaves in keep_ and add_ what
@@ -189,6 +206,8 @@ class TileRun {
   const AttentionPlan& plan_;
   const AttentionInput& io_;
   const Tile& tile_;
+  const Work next_;
+  const int64_t next_keys_, next_values_;  // from this head's keys and values to the next one's
   const int group_, first_head_, queries_, vectors_;
   const Slots<T> keys_, values_;
   Block block_;
@@ -202,14 +221,15 @@ class TileRun {
 template <class T>
 void attend_to(Worker& worker, const AttentionPlan& plan, const phloem_kv_layer& kv,
                const AttentionInput& io) {
-  const size_t heads = plan.kv_heads;
-  worker.each(plan.first.size() * heads, [&](size_t i) {
-    TileRun<T>::run(worker, plan, kv, io, static_cast<int>(i % heads), plan.first[i / heads], true);
-  });
-  worker.each(plan.second.size() * heads, [&](size_t i) {
-    TileRun<T>::run(worker, plan, kv, io, static_cast<int>(i % heads), plan.second[i / heads],
-                    false);
-  });
+  const size_t heads = plan.kv_heads, size = worker.team_size();
+  const auto work = [heads](const std::vector<Tile>& tiles, size_t i) {
+    return i < tiles.size() * heads ? Work{&tiles[i / heads], static_cast<int>(i % heads)} : Work{};
+  };
+  for (const std::vector<Tile>* tiles : {&plan.first, &plan.second})
+    worker.each(tiles->size() * heads, [&](size_t i) {
+      TileRun<T>::run(worker, plan, kv, io, work(*tiles, i), work(*tiles, i + size),
+                      tiles == &plan.first);
+    });
 }
 
 }  // namespace

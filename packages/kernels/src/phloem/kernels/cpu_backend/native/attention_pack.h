@@ -148,12 +148,14 @@ inline void prefetch(const T* p, int dim) {
   for (int i = 0; i < dim; i += LINE) __builtin_prefetch(p + i, 0, 2);
 }
 
-// A block to be packed, and the slots of the one after it, or null.
+// A block to be packed, and the slots of the one that this thread will probably pack after it, or
+// none. That may be another head's, whose keys and values are so many elements further on.
 struct BlockSlots {
   const int32_t* slots;
   int count;
-  const int32_t* next;
-  int next_count;
+  const int32_t* next = nullptr;
+  int next_count = 0;
+  int64_t next_keys = 0, next_values = 0;
 };
 
 // out[unit * BLOCK_VECTORS + v]: the unit of tokens 16 v to 16 v + 15; what there is behind the last
@@ -167,7 +169,8 @@ void pack_keys(f32x16* out, const Slots<T>& keys, int dim, const BlockSlots& blo
     const T* rows[LANES];
     for (int t = 0; t < LANES; ++t) {
       rows[t] = keys.elements(block.slots[std::min(first + t, block.count - 1)]);
-      if (first + t < block.next_count) prefetch(keys.elements(block.next[first + t]), dim);
+      if (first + t < block.next_count)
+        prefetch(keys.elements(block.next[first + t]) + block.next_keys, dim);
     }
     f32x16* to = out + first / LANES;
     for (int d = 0; d < dim; d += N) {
@@ -192,7 +195,8 @@ template <class T>
 void pack_values(f32x16* out, const Slots<T>& values, int dim, const BlockSlots& block) {
   for (int t = 0; t < block.count; ++t) {
     const T* row = values.elements(block.slots[t]);
-    if (t < block.next_count) prefetch(values.elements(block.next[t]), dim);
+    if (t < block.next_count)
+      prefetch(values.elements(block.next[t]) + block.next_values, dim);
     for (int d = 0; d < dim; d += LANES) *out++ = widen_some(row + d, dim - d);
   }
 }
@@ -206,7 +210,8 @@ inline void pack_values(f32x16* out, const Slots<int8_t>& values, int dim,
     const int tokens = std::min(4, block.count - first);
     for (int t = 0; t < tokens; ++t) {
       rows[t] = values.elements(block.slots[first + t]);
-      if (first + t < block.next_count) prefetch(values.elements(block.next[first + t]), dim);
+      if (first + t < block.next_count)
+        prefetch(values.elements(block.next[first + t]) + block.next_values, dim);
     }
     for (int d = 0; d < dim; d += LANES, ++out) {
       const int8_t* parts[4];
