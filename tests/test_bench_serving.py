@@ -43,21 +43,25 @@ def test_a_next_turn_leaves_the_tokens_of_the_turns_before(make):
             assert list(make.encode(said)) == ids
 
 
-@pytest.fixture(scope="module")
-def report(make, tmp_path_factory):
+def measured(make, folder, *options, **engine_options):
     """What the benchmark reports of a server with a model that always says the same."""
-    folder = tmp_path_factory.mktemp("bench")
     script = {"responses": [{"prompt_ids": [], "output_ids": list(make.encode(make.text(2048)))}]}
     (folder / "script.json").write_text(json.dumps(script))
-    with running_server(ServerArgs(model=f"scripted:{folder / 'script.json'}")) as server:
+    args = ServerArgs(model=f"scripted:{folder / 'script.json'}", **engine_options)
+    with running_server(args) as server:
         done = CliRunner().invoke(
             main,
             [
                 *("bench", "serving", "--base-url", server.url, "--tokenizer", "smollm2"),
-                *("--reps", "1", "--json", str(folder / "report.json")),
+                *("--reps", "1", "--json", str(folder / "report.json"), *options),
             ],
         )
     return done, json.loads((folder / "report.json").read_text())["median"]
+
+
+@pytest.fixture(scope="module")
+def report(make, tmp_path_factory):
+    return measured(make, tmp_path_factory.mktemp("bench"))
 
 
 def test_every_workload_is_reported(report):
@@ -107,16 +111,8 @@ def test_answers_by_a_schema_are_all_valid_and_none_is_cut(report):
 
 
 def test_a_workload_that_the_server_cannot_do_is_failed_requests(make, tmp_path):
-    (tmp_path / "script.json").write_text(json.dumps({"responses": []}))
-    args = ServerArgs(model=f"scripted:{tmp_path / 'script.json'}", grammar_backend="none")
-    with running_server(args) as server:
-        options = ("--base-url", server.url, "--tokenizer", "smollm2", "--reps", "1")
-        out = str(tmp_path / "report.json")
-        done = CliRunner().invoke(
-            main, ["bench", "serving", *options, "--workloads", "w5", "--json", out]
-        )
-    figures = json.loads((tmp_path / "report.json").read_text())["median"]["w5"]
+    done, median = measured(make, tmp_path, "--workloads", "w5", grammar_backend="none")
     assert done.exit_code == 1
-    assert (figures["requests"], figures["failed"]) == (16, 16)
-    assert "response_format" in figures["first_error"]
+    assert (median["w5"]["requests"], median["w5"]["failed"]) == (16, 16)
+    assert "response_format" in median["w5"]["first_error"]
     assert "response_format" in done.stderr
