@@ -30,7 +30,7 @@ from phloem.grammar.json_machine.cursors import (
 from phloem.grammar.json_machine.layout import SPACE
 from phloem.grammar.json_machine.levels import Container, Level
 from phloem.grammar.json_machine.nodes import NumberMachine, StringMachine
-from phloem.grammar.json_machine.objects import ObjectMachine, ObjectState
+from phloem.grammar.json_machine.objects import UNKNOWN, ObjectMachine, ObjectState
 from phloem.grammar.json_machine.spelling import spelled, unicode_escape
 from phloem.grammar.json_machine.text_cursors import NameCursor, NamePlace, StringCursor
 from phloem.grammar.json_schema.shape import NodeId
@@ -159,7 +159,7 @@ class Distances:
                 self._states[state] = self.literal(b"}")
                 break
             name, node, following = state.cheapest()
-            passed.append((state, self.literal(b"," + _key(name)) + self._nodes[node]))
+            passed.append((state, self._key(state, b",", name) + self._nodes[node]))
             state = following
         total = self._states[state]
         for state, cost in reversed(passed):
@@ -186,7 +186,12 @@ class Distances:
             node, following = state.cheapest()
             return (self.literal(before) if before else 0) + self._of_rest(node, following)
         name, node, after = state.cheapest()
-        return self.literal(before + _key(name)) + self._of_rest(node, after)
+        return self._key(state, before, name) + self._of_rest(node, after)
+
+    def _key(self, state: ObjectState, before: bytes, name: bytes) -> int:
+        """A name of the cheapest way, behind `before` and with its colon."""
+        others = state.machine.alternatives(state, name)
+        return max(self.literal(before + b'"' + spelled(each) + b'":') for each in others)
 
     def _of_rest(self, node: NodeId, state: Container) -> int:
         return self._nodes[node] + self._finish(state)
@@ -260,11 +265,11 @@ class Distances:
     def _(self, cursor: NameCursor) -> int:
         skipped, found = len(cursor.pending), []
         for place in cursor.places:
-            for content, node, after in _endings(place):
-                key = spelled(content) + b'":'
-                if key.startswith(cursor.pending.lower()):
+            for contents, node, after in _endings(place):
+                keys = [spelled(content) + b'":' for content in contents]
+                if all(key.startswith(cursor.pending.lower()) for key in keys):
                     rest = self._of_rest(node, after) + self.after(place[1])
-                    found.append(self.literal(key[skipped:]) + rest)
+                    found.append(max(self.literal(key[skipped:]) for key in keys) + rest)
         return min(found) if found else self._by_escape(cursor)
 
     def _by_escape(self, cursor: StringCursor | NameCursor) -> int:
@@ -280,26 +285,25 @@ class Distances:
         return self.literal(rest) + self.of(cursor.at(places))
 
 
-def _key(name: bytes) -> bytes:
-    return b'"' + spelled(name) + b'":'
-
-
 def _weight(machine: ArrayMachine | ObjectMachine) -> int:
     return machine.weigh()
 
 
-def _endings(place: NamePlace) -> list[tuple[bytes, NodeId, ObjectState]]:
-    """The rests of names that a cursor has in mind, with the node and the state behind them."""
+def _endings(place: NamePlace) -> list[tuple[list[bytes], NodeId, ObjectState]]:
+    """The rests of names that a cursor has in mind, with the node and the state behind them.
+
+    Where there are two rests, it is not known which of them is unused.
+    """
     state, _, tree, states, name = place
     machine, found = state.machine, []
     if tree is not None:
         number = machine.cheapest_below(state, tree.below & state.choices)
         content = machine.names[number][tree.depth :]
-        found.append((content, machine.nodes[number], machine.after_declared(state, number)))
+        found.append(([content], machine.nodes[number], machine.after_declared(state, number)))
     for number, at in zip(state.classes, states, strict=True):
         if at >= 0:
-            used = frozenset(other[len(name) :] for other in state.names if other.startswith(name))
-            content = machine.unused_name(number, at, used)
-            after = machine.after_other(state, number, name + content)
-            found.append((content, machine.others[number][1], after))
+            contents = machine.rests(number, at, name, state.names)
+            whole = UNKNOWN if name.startswith(UNKNOWN) else name + contents[0]
+            after = machine.after_other(state, number, whole)
+            found.append((contents, machine.others[number][1], after))
     return found

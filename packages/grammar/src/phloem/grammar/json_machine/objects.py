@@ -114,6 +114,8 @@ class ObjectMachine:
         self._limited = bool(shape.min_properties or shape.demands) or (
             shape.max_properties is not None
         )
+        self.needs_names = bool(self.others) and bool(shape.min_properties or shape.demands)
+        """Whether the way to the end may have undeclared names, which are not those used before."""
         self._states: WeakValueDictionary[tuple[object, ...], ObjectState] = WeakValueDictionary()
 
     @property
@@ -317,6 +319,26 @@ class ObjectMachine:
 
     def _other_weight(self, number: int) -> int:
         return self.paths[number].lengths[0] + 4 + self._weights[self.others[number][1]]
+
+    def alternatives(self, state: ObjectState, name: bytes) -> list[bytes]:
+        """A name that `plan` tells, and the one that it would be if an unknown name was that."""
+        if UNKNOWN not in state.names:
+            return [name]
+        classes = [n for n, (names, _, _) in enumerate(self.others) if names.accepts(name)]
+        rests = [rest for number in classes for rest in self.rests(number, 0, b"", state.names)]
+        return rests or [name]
+
+    def rests(self, number: int, at: int, name: bytes, used: frozenset[bytes]) -> list[bytes]:
+        """How an unfinished name, which led to `at`, can become an unused one most shortly.
+
+        Where a used name is not known, it may be the first of these; then it is the second.
+        """
+        known = frozenset(other[len(name) :] for other in used if other.startswith(name))
+        first = self.unused_name(number, at, known)
+        if UNKNOWN not in used:
+            return [first]
+        second = self.unused_name(number, at, known | {first})
+        return [first, second or first]
 
     def unused_name(self, number: int, at: int, used: frozenset[bytes]) -> bytes:
         """The shortest rest of a name from state `at` of a class that is none of `used` rests.

@@ -130,7 +130,7 @@ class Regions:
                     moved.append((before, around, None, targets, UNKNOWN))
             return machine.cursor(type(cursor), cursor.layout, tuple(moved), b"")
 
-        front = _Front(cursor, joint.dfa, state)
+        front = _Front(cursor, joint.dfa, state, _planned(places))
         if not front.edges and not _is_special(places):
             return Region(joint.dfa, state, behind)
         known = len(front.places)
@@ -156,22 +156,29 @@ class Regions:
 
 
 class _Front:
-    """The places along declared and used names, breadth first, which stay exact."""
+    """The places along declared, used and planned names, breadth first, which stay exact."""
 
-    def __init__(self, cursor: NameCursor, dfa: Dfa, state: int) -> None:
+    def __init__(self, cursor: NameCursor, dfa: Dfa, state: int, planned: list[bytes]) -> None:
         self.places: list[tuple[NamePlace, ...]] = [cursor.places]
+        paths = [b""]
         self.behind = [state]
         """By place: the state of the joint DFA, -1 where no undeclared name is possible."""
         self.edges: list[tuple[int, int, int]] = []
         """Place, byte, and the place after it; -1 where the byte leaves the region."""
         for number, places in enumerate(self.places):
-            for byte in sorted(_told_apart(places)):
+            path = paths[number]
+            length = len(path)
+            further = {
+                word[length] for word in planned if len(word) > length and word.startswith(path)
+            }
+            for byte in sorted(_told_apart(places).union(filter(_PLAIN.item, further))):
                 moved = cursor.fed(places, byte) if len(self.places) < _MOST_FRONT else ()
                 self.edges.append((number, byte, len(self.places) if moved else -1))
                 if moved:
                     at = self.behind[number]
                     self.behind.append(-1 if at < 0 else dfa.step(at, byte))
                     self.places.append(moved)
+                    paths.append(path + bytes((byte,)))
 
     def overlaid(self, dfa: Dfa) -> Dfa:
         """These places, numbered from 0, and behind them the states of a DFA."""
@@ -193,7 +200,21 @@ class _Front:
 
 def _is_special(places: tuple[NamePlace, ...]) -> bool:
     """Whether the name so far is one that was declared or used."""
-    return any(tree is not None or name in state.names for state, _, tree, _, name in places)
+    return any(
+        tree is not None or name in state.names or state.machine.needs_names
+        for state, _, tree, _, name in places
+    )
+
+
+def _planned(places: tuple[NamePlace, ...]) -> list[bytes]:
+    """The rests of undeclared names that are on ways to the end, which have to stay exact."""
+    return [
+        state.machine.rests(number, at, name, state.names)[0]
+        for state, _, _, states, name in places
+        if state.machine.needs_names
+        for number, at in zip(state.classes, states, strict=True)
+        if at >= 0
+    ]
 
 
 def _told_apart(places: tuple[NamePlace, ...]) -> set[int]:
