@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -226,6 +227,6 @@ class _TimedDecoder:
         with self._clock.running():
             return self._decoder.logits(hidden)
 
-    def greedy(self, hidden: Tensor) -> GreedyTokens:
+    def greedy(self, hidden: Tensor, bits: npt.NDArray[np.int32] | None = None) -> GreedyTokens:
         with self._clock.running():
-            return self._decoder.greedy(hidden)
+            return self._decoder.greedy(hidden, bits)

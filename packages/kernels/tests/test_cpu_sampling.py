@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from phloem.kernels import Penalties, SamplingParameters, get_ops
 from phloem.kernels.cpu_backend.library import library_status, load_library
-from phloem.kernels.cpu_backend.linear import Linears
 from phloem.kernels.cpu_backend.sampling import Sampling
-from phloem.kernels.cpu_backend.structs import Weight
 from phloem.kernels.cpu_backend.team import Team
 
 SIZES = (1, 2, 15, 17, 700, 1024, 1025, 8192, 8193, 20011)
@@ -154,41 +152,6 @@ def test_argmax_is_the_lowest_of_the_largest_and_says_what_is_not_finite(library
         )
     assert ids.tolist() == expected.tolist()
     assert flags.tolist() == finite.tolist()
-
-
-@pytest.mark.parametrize("form", ["float", "int8", "int4"])
-@pytest.mark.parametrize(("n", "k"), [(5, 32), (6001, 96), (20000, 64)])
-def test_the_argmax_of_a_linear_is_that_of_its_logits(library, form, n, k):
-    generator = torch.Generator().manual_seed(n)
-    weight = torch.randn(n, k, generator=generator)
-    weight[-1] = weight[0]  # the first of two equal logits is taken
-    x = torch.randn(7, k, generator=generator)
-    x[2] = weight[0] * 3
-    x[3, 5] = float("nan")
-    pointer, integer = ctypes.c_void_p, ctypes.c_int
-    scratch_bytes = library.function(
-        "phloem_argmax_linear_scratch", ctypes.POINTER(Weight), integer, restype=ctypes.c_size_t
-    )
-    argmax_linear = library.function(
-        *("phloem_argmax_linear", pointer, ctypes.POINTER(Weight), pointer, integer),
-        *(pointer, pointer, pointer),
-    )
-    with Team(library, 2) as team:
-        linears = Linears(library, team)
-        linear = linears.prepare(weight, torch.randn(n, generator=generator), form)
-        linear.bias[-1] = linear.bias[0]
-        logits = linears.run(x, linear)
-        struct = ctypes.byref(linear.struct)
-        scratch = torch.empty(scratch_bytes(struct, 7), dtype=torch.uint8)
-        ids, finite = torch.empty(7, dtype=torch.int64), torch.empty(7, dtype=torch.bool)
-        argmax_linear(
-            *(team.handle, struct, x.data_ptr(), 7),
-            *(scratch.data_ptr(), ids.data_ptr(), finite.data_ptr()),
-        )
-    assert finite.tolist() == logits.isfinite().all(-1).tolist()
-    assert finite.sum() == 6
-    assert torch.equal(ids[finite], logits.argmax(-1)[finite])
-    assert ids[2] == 0
 
 
 @pytest.mark.parametrize("top", [0, 1, 5, 64, 5000, 20011])

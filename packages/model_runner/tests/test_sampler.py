@@ -5,7 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phloem.kernels import get_ops
-from phloem.model_runner.sampler import NOT_FINITE, Sampler, masked_greedy, wants_greedy_only
+from phloem.kernels.decoder import ComposedDecoder
+from phloem.model_runner.sampler import (
+    NOT_FINITE,
+    Sampler,
+    bits_of_rows,
+    greedy,
+    wants_greedy_only,
+)
 from phloem.scheduler import SamplingBatch, SamplingParams, TokenHistory, TokenMasks
 from phloem.scheduler.randomness import uniform
 
@@ -179,6 +186,15 @@ def test_sparse_parameters_find_their_row_when_not_all_rows_sample():
     assert found.ids.tolist() == [0, 4]
 
 
+class GivenLogits(ComposedDecoder):
+    def __init__(self, logits):
+        self._ops = get_ops()
+        self._given = logits
+
+    def logits(self, hidden):
+        return self._given.clone()
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(0, 1000))
 def test_the_short_way_under_masks_gives_what_the_long_one_does(data, seed):
@@ -198,7 +214,8 @@ def test_the_short_way_under_masks_gives_what_the_long_one_does(data, seed):
     assert wants_greedy_only(
         SamplingBatch.from_params(params, [0] * batch, [9] * batch), np.array(rows)
     )
-    found = masked_greedy(get_ops(), torch.tensor(logits), np.array(rows), masks)
+    tokens = GivenLogits(torch.tensor(logits)).greedy(None, bits_of_rows(masks, np.array(rows)))
+    found = greedy(tokens, np.array(rows))
     assert found.ids.tolist() == expected.ids.tolist()
     assert found.ok.tolist() == expected.ok.tolist()
     assert found.errors == expected.errors

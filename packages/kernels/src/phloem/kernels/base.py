@@ -228,6 +228,8 @@ class GreedyTokens(NamedTuple):
     """[n] int64"""
     finite: Tensor
     """[n] bool, whether all logits of the row are finite; else the id says nothing."""
+    allowed: Tensor
+    """[n] bool, whether a token was left to choose; else the id says nothing."""
 
 
 class Decoder(Protocol):
@@ -254,10 +256,15 @@ class Decoder(Protocol):
         """Final norm and head of hidden states `[n, hidden]`: logits `[n, V]` float32."""
         ...
 
-    def greedy(self, hidden: Tensor) -> GreedyTokens:
+    def greedy(self, hidden: Tensor, bits: npt.NDArray[np.int32] | None = None) -> GreedyTokens:
         """The ids of the largest `logits` of hidden states `[n, hidden]`, on ties the lowest.
 
-        The same as looking for them in `logits(hidden)`, which need not be made for it.
+        The same as looking for them in `logits(hidden)`, which need not be made for it. Of the
+        tokens with a bit in `bits` `[n, ceil(V / 32)]`, as `Ops.apply_token_bitmask` reads it, if
+        there are bits.
+
+        Raises:
+            ValueError: if `bits` has another shape.
         """
         ...
 

@@ -6,6 +6,9 @@ way to run for those that do not.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from phloem.kernels.base import AttentionPlan, DecoderSpec, GreedyTokens, KVCache, Ops
@@ -57,7 +60,12 @@ class ComposedDecoder:
         normed = self._ops.rms_norm(hidden, self._spec.norm, self._spec.rms_norm_eps)
         return self._ops.linear(normed, self._spec.head).float()
 
-    def greedy(self, hidden: Tensor) -> GreedyTokens:
+    def greedy(self, hidden: Tensor, bits: npt.NDArray[np.int32] | None = None) -> GreedyTokens:
         """See `Decoder.greedy`."""
         logits = self.logits(hidden)
-        return GreedyTokens(self._ops.greedy(logits), logits.sum(dim=-1).isfinite())
+        finite = logits.sum(dim=-1).isfinite()
+        if bits is not None:
+            self._ops.apply_token_bitmask(logits, np.arange(len(logits)), bits)
+        ids = self._ops.greedy(logits)
+        largest = logits.gather(1, ids.unsqueeze(-1)).squeeze(-1)
+        return GreedyTokens(ids, finite, largest != -torch.inf)

@@ -26,8 +26,8 @@ from phloem.model_runner.sampler import (
     NOT_FINITE,
     Sampled,
     Sampler,
+    bits_of_rows,
     greedy,
-    masked_greedy,
     wants_greedy_only,
 )
 from phloem.scheduler.ports import (
@@ -179,11 +179,9 @@ class ModelRunner:
             sampled = self._sampler(
                 logits, forwarded.rows, batch.sampling, masks, self._relay[rows]
             )
-        elif masks is None:
-            sampled = greedy(self._model.greedy(forwarded.hidden), forwarded.rows)
         else:
-            logits = self._model.logits(forwarded.hidden)
-            sampled = masked_greedy(self._model.ops, logits, forwarded.rows, masks)
+            bits = None if masks is None else bits_of_rows(masks, forwarded.rows)
+            sampled = greedy(self._model.greedy(forwarded.hidden, bits), forwarded.rows)
         # Rows that failed relay token 0: a later step may be in flight for them, and is dropped.
         if len(forwarded.rows) < len(rows):
             rows = rows[torch.from_numpy(forwarded.rows).to(rows.device)]

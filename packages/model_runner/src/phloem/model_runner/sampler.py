@@ -48,8 +48,7 @@ def wants_greedy_only(sampling: SamplingBatch, rows: npt.NDArray[np.int64]) -> b
     """Whether the largest logit, of those that masks allow, is all that any of the batch rows
     `rows` wants.
 
-    Then nobody needs to see the logits where there are no masks: see `greedy`; and with them
-    `masked_greedy` does.
+    Then nobody needs to see the logits: see `greedy`.
     """
     if sampling.logit_bias or sampling.histories or sampling.suppressed:
         return False
@@ -60,28 +59,22 @@ def wants_greedy_only(sampling: SamplingBatch, rows: npt.NDArray[np.int64]) -> b
 
 def greedy(tokens: GreedyTokens, rows: npt.NDArray[np.int64]) -> Sampled:
     """What `Sampler` would give for batch rows that want their largest logit only."""
-    ok = tokens.finite.cpu().numpy()
-    ids = tokens.ids if ok.all() else tokens.ids.where(tokens.finite, 0)
-    return _without_logprobs(ids, ok, ok, rows)
+    finite = tokens.finite.cpu().numpy()
+    ok = finite & tokens.allowed.cpu().numpy()
+    ids = (
+        tokens.ids if ok.all() else tokens.ids.where(torch.from_numpy(ok).to(tokens.ids.device), 0)
+    )
+    return _without_logprobs(ids, ok, finite, rows)
 
 
-def masked_greedy(
-    ops: Ops, logits: Tensor, rows: npt.NDArray[np.int64], masks: TokenMasks
-) -> Sampled:
-    """What `Sampler` would give for batch rows that want their largest logit only, in fewer passes
-    over `logits` `[n, V]`, which are changed.
-    """
-    finite = torch.isfinite(logits.sum(dim=-1))
-    were_finite = finite.cpu().numpy()
-    if not were_finite.all():
-        logits.masked_fill_(~finite.unsqueeze(-1), 0.0)
-    _apply_masks(ops, logits, rows, masks)
-    ids = ops.greedy(logits)
-    allowed = logits.gather(1, ids.unsqueeze(-1)).squeeze(-1).isfinite()
-    ok = were_finite & allowed.cpu().numpy()
-    if not ok.all():
-        ids = ids.where(finite & allowed, 0)
-    return _without_logprobs(ids, ok, were_finite, rows)
+def bits_of_rows(masks: TokenMasks, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """Masks `[n, words]` of batch rows `rows` `[n]`, ascending; all ones where a row has none."""
+    if np.array_equal(masks.index, rows):
+        return masks.bits
+    bits = np.full((len(rows), masks.bits.shape[1]), -1, np.int32)
+    wanted = np.isin(masks.index, rows)
+    bits[np.searchsorted(rows, masks.index[wanted])] = masks.bits[wanted]
+    return bits
 
 
 class Sampler:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from phloem.kernels.base import (
 )
 from phloem.kernels.cpu_backend.attention import CpuAttentionPlan, describe
 from phloem.kernels.cpu_backend.library import Library
+from phloem.kernels.cpu_backend.sampling import readable_bits
 from phloem.kernels.cpu_backend.structs import KVLayerStruct, Weight
 from phloem.kernels.cpu_backend.team import Team
 from phloem.kernels.decoder import ComposedDecoder
@@ -110,7 +113,7 @@ class CpuDecoder:
         )
         self._greedy = library.function(
             *("phloem_decoder_greedy", _POINTER, decoder, _POINTER, ctypes.c_int),
-            *(_POINTER, _POINTER, _POINTER),
+            *(_POINTER, _POINTER, _POINTER, _POINTER, _POINTER),
         )
 
     def forward(
@@ -146,16 +149,21 @@ class CpuDecoder:
         )
         return logits
 
-    def greedy(self, hidden: Tensor) -> GreedyTokens:
+    def greedy(self, hidden: Tensor, bits: npt.NDArray[np.int32] | None = None) -> GreedyTokens:
         """See `Decoder.greedy`."""
         hidden = hidden.contiguous()
         rows = len(hidden)
+        if bits is not None:
+            bits = readable_bits(bits, rows, self._decoder.head.n)
         found = GreedyTokens(
-            torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.bool)
+            torch.empty(rows, dtype=torch.int64),
+            torch.empty(rows, dtype=torch.bool),
+            torch.empty(rows, dtype=torch.bool),
         )
         self._greedy(
             *(self._team.handle, ctypes.byref(self._decoder), hidden.data_ptr(), rows),
-            *(self._workspace(rows), found.ids.data_ptr(), found.finite.data_ptr()),
+            *(None if bits is None else bits.ctypes.data, self._workspace(rows)),
+            *(found.ids.data_ptr(), found.finite.data_ptr(), found.allowed.data_ptr()),
         )
         return found
 

@@ -118,13 +118,8 @@ class Sampling:
         """
         _check_writable(logits)
         vocab_size = logits.shape[1]
-        words = -(-vocab_size // 32)
-        if bits.shape != (len(rows), words):
-            raise ValueError(
-                f"token masks have the shape {bits.shape}, but {len(rows)} rows and a vocabulary "
-                f"of {vocab_size} need {(len(rows), words)}"
-            )
-        rows, bits = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(bits, np.int32)
+        bits = readable_bits(bits, len(rows), vocab_size)
+        rows = np.ascontiguousarray(rows, np.int64)
         _check_within(rows, len(logits), "rows")
         self._bitmask(
             *(self._team.handle, logits.data_ptr(), logits.stride(0), vocab_size),
@@ -159,6 +154,21 @@ class Sampling:
         if len(self._memory) < needed:
             self._memory = np.empty(needed, np.uint8)
         return self._memory.ctypes.data
+
+
+def readable_bits(bits: npt.NDArray[np.int32], rows: int, vocab_size: int) -> npt.NDArray[np.int32]:
+    """Token masks as native code reads them: `[rows, ceil(vocab_size / 32)]`, contiguous.
+
+    Raises:
+        ValueError: if they have another shape.
+    """
+    words = -(-vocab_size // 32)
+    if bits.shape != (rows, words):
+        raise ValueError(
+            f"token masks have the shape {bits.shape}, but {rows} rows and a vocabulary of "
+            f"{vocab_size} need {(rows, words)}"
+        )
+    return np.ascontiguousarray(bits, np.int32)
 
 
 def _readable(logits: Tensor) -> Tensor:

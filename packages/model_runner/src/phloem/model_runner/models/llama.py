@@ -7,6 +7,8 @@ scheduler's.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -96,9 +98,12 @@ class LlamaModel:
         """Final norm and head of hidden states `[n, hidden]`: logits `[n, vocab]` in float32."""
         return self._decoder.logits(hidden)
 
-    def greedy(self, hidden: Tensor) -> GreedyTokens:
-        """The largest of `logits(hidden)` in each row, which are not made where that is dearer."""
-        return self._decoder.greedy(hidden)
+    def greedy(self, hidden: Tensor, bits: npt.NDArray[np.int32] | None = None) -> GreedyTokens:
+        """The largest of `logits(hidden)` in each row, which are not made where that is dearer.
+
+        Only tokens with a bit in `bits` `[n, ceil(vocab / 32)]` are looked at, if there are bits.
+        """
+        return self._decoder.greedy(hidden, bits)
 
 
 def _layer(

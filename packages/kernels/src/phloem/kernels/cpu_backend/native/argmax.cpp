@@ -34,14 +34,20 @@ struct Best {
   float zero;  // NaN where a logit of the piece is not finite
 };
 
-Best best_of(const float* x, int n, int first_id) {
+// `bits` are the piece's, or null; what they forbid is forgotten.
+Best best_of(float* x, int n, int first_id, const uint32_t* bits) {
   float maxima[LANES];
   const float zero = take_maxima(x, n, maxima);
+  if (bits != nullptr) {
+    forbid_all(x, n, bits);
+    take_maxima(x, n, maxima);
+  }
   const float max = max_lane(load(maxima));
   return {max, max == -INFINITY ? 0 : first_id + first_equal(x, n, max), zero};
 }
 
-// A weight cut into pieces of whole pairs of panels that a thread reads in about 20 microseconds.
+// A weight cut into pieces of whole pairs of panels that a thread reads in about 20 microseconds:
+// of whole words of a mask, too.
 struct Pieces {
   static constexpr size_t BYTES = 256 << 10;
 
@@ -81,27 +87,32 @@ size_t argmax_linear_bytes(const phloem_weight& weight, int rows) {
   return sizeof(Best) * rows * Pieces{weight}.count;
 }
 
-void argmax_linear(Worker& worker, const phloem_weight& weight, const LinearInput& x, void* memory,
-                   int64_t* ids, bool* finite) {
+void argmax_linear(Worker& worker, const phloem_weight& weight, const LinearInput& x,
+                   TokenMasks masks, void* memory, Greedy found) {
   const Pieces pieces{weight};
   Best* best = static_cast<Best*>(memory);  // [pieces, rows]
   worker.each(pieces.count, [&](size_t i) {
     const phloem_weight piece = pieces.at(i);
     float* logits = static_cast<float*>(worker.scratch(sizeof(float) * x.rows * pieces.size));
     linear_in_task(piece, x, logits, pieces.size);
-    for (int r = 0; r < x.rows; ++r)
-      best[i * x.rows + r] = best_of(logits + r * pieces.size, piece.n, i * pieces.size);
+    const int first = static_cast<int>(i) * pieces.size;
+    for (int r = 0; r < x.rows; ++r) {
+      const uint32_t* bits = masks.bits;
+      if (bits != nullptr) bits += static_cast<size_t>(r) * masks.words + first / WORD;
+      best[i * x.rows + r] = best_of(logits + r * pieces.size, piece.n, first, bits);
+    }
   });
   worker.each(x.rows, [&](size_t r) {
-    Best found = best[r];
+    Best most = best[r];
     for (int i = 1; i < pieces.count; ++i) {
       const Best& other = best[i * x.rows + r];
-      const float zero = found.zero + other.zero;
-      if (other.logit > found.logit) found = other;
-      found.zero = zero;
+      const float zero = most.zero + other.zero;
+      if (other.logit > most.logit) most = other;
+      most.zero = zero;
     }
-    ids[r] = found.id;
-    if (finite != nullptr) finite[r] = found.zero == 0;
+    found.ids[r] = most.id;
+    found.finite[r] = most.zero == 0;
+    found.allowed[r] = most.logit != -INFINITY;
   });
 }
 
@@ -114,27 +125,6 @@ void phloem_argmax(phloem::Team* team, const float* logits, int64_t stride, int 
   team->run([&](phloem::Worker& worker) {
     phloem::argmax(worker, {logits, stride, rows, vocab}, {static_cast<char*>(workspace)}, ids,
                    finite);
-  });
-}
-
-// Bytes that `phloem_argmax_linear` needs, aligned to 64.
-size_t phloem_argmax_linear_scratch(const phloem_weight* weight, int rows) {
-  return phloem::input_bytes(*weight, rows) +
-         phloem::argmax_linear_bytes(*weight, rows);
-}
-
-// The argmax of x W^T + b for x [rows, k].
-void phloem_argmax_linear(phloem::Team* team, const phloem_weight* weight, const float* x, int rows,
-                          void* scratch, int64_t* ids, bool* finite) {
-  using namespace phloem;
-  void* best = static_cast<char*>(scratch) + input_bytes(*weight, rows);
-  team->run([=](Worker& worker) {
-    LinearInput input{rows, x, {}};
-    if (weight->kind != PHLOEM_F32) {
-      input.quantized = input_at(scratch, *weight, rows);
-      quantize_rows(worker, input.quantized, x, weight->k);
-    }
-    argmax_linear(worker, *weight, input, best, ids, finite);
   });
 }
 

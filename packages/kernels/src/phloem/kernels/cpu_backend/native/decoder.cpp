@@ -194,14 +194,16 @@ void phloem_decoder_logits(Team* team, const phloem_decoder* decoder, const floa
   });
 }
 
-// The ids of the largest logits, [rows], and whether all logits of a row are finite.
+// The largest logits, see `Greedy`, among those with a bit in `bits`, [rows, ceil(n / 32)], or null.
 void phloem_decoder_greedy(Team* team, const phloem_decoder* decoder, const float* hidden, int rows,
-                           void* workspace, int64_t* ids, bool* finite) {
+                           const uint32_t* bits, void* workspace, int64_t* ids, bool* finite,
+                           bool* allowed) {
   const StepMemory w(*decoder, rows, workspace);
   team->run([&](Worker& worker) {
     const LinearInput x = normed_input(worker, decoder->head, hidden, rows, decoder->norm,
                                        decoder->eps, w.normed, w.quantized);
-    argmax_linear(worker, decoder->head, x, w.maxima, ids, finite);
+    const TokenMasks masks{bits, (decoder->head.n + WORD - 1) / WORD};
+    argmax_linear(worker, decoder->head, x, masks, w.maxima, {ids, finite, allowed});
   });
 }
 }

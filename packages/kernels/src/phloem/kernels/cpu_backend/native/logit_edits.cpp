@@ -6,30 +6,13 @@
 
 #include "simd.h"
 #include "team.h"
+#include "token_masks.h"
 
 namespace phloem {
 namespace {
 
-constexpr int WORD = 32;
 // What one task does.
 constexpr int MASK_WORDS = 512, SEEN_TOKENS = 2048;
-
-// Forbids those of n (1 to 32) logits whose bit is not set.
-void forbid(float* x, int n, uint32_t bits) {
-  constexpr uint32_t ALL = 0xffffffffu;
-  if (bits == ALL) return;
-  if (n < WORD) {
-    for (int i = 0; i < n; ++i)
-      if (!(bits >> i & 1)) x[i] = -INFINITY;
-    return;
-  }
-  i32x16 bit;
-  for (int i = 0; i < LANES; ++i) bit[i] = 1 << i;
-  for (int half = 0; half < WORD; half += LANES) {
-    const i32x16 set = splat(static_cast<int32_t>(bits >> half)) & bit;
-    store(x + half, set != 0 ? load(x + half) : splat(-INFINITY));
-  }
-}
 
 struct Penalties {
   const int64_t* rows;

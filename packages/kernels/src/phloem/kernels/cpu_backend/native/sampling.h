@@ -7,6 +7,7 @@
 #include "linear.h"
 #include "phloem.h"
 #include "team.h"
+#include "token_masks.h"
 #include "vocabulary.h"
 
 namespace phloem {
@@ -16,11 +17,18 @@ namespace phloem {
 void argmax(Worker& worker, const Logits& logits, const Workspace& workspace, int64_t* ids,
             bool* finite);
 
+// The largest of each row's logits among those that `masks` allow.
+struct Greedy {
+  int64_t* ids;   // [rows]
+  bool* finite;   // [rows] whether all logits are, the forbidden ones too
+  bool* allowed;  // [rows] whether a token was left to choose
+};
+
 // The same of the logits `linear(weight, x)`, which are never there as a whole. `memory` has the
 // bytes that `argmax_linear_bytes` says, aligned to 4.
 size_t argmax_linear_bytes(const phloem_weight& weight, int rows);
-void argmax_linear(Worker& worker, const phloem_weight& weight, const LinearInput& x, void* memory,
-                   int64_t* ids, bool* finite);
+void argmax_linear(Worker& worker, const phloem_weight& weight, const LinearInput& x,
+                   TokenMasks masks, void* memory, Greedy found);
 
 // How rows are sampled; arrays have an element for each row.
 struct Sampling {
