@@ -48,7 +48,7 @@ class ObjectState:
         self.names = names
         """The undeclared names that were used."""
         self.demands = demands
-        enough = count >= machine.shape.min_properties
+        enough = count >= machine.fewest
         self.closable = enough and not demands and not machine.required & open
         self._choices = -1
         self._classes: tuple[int, ...] | None = None
@@ -103,6 +103,9 @@ class ObjectMachine:
                     f"the required name {prop.name!r} has half of a surrogate pair: it can be "
                     "written in no text; leave it out"
                 )
+        implied = shape.min_properties <= self.required.bit_count()
+        self.fewest = 0 if implied else shape.min_properties
+        """How many properties there have to be, where that is more than the required ones."""
         self.others = [(other.names, other.node, other.fulfils) for other in shape.others]
         self.paths = [Paths(names) for names, _, _ in self.others]
         missing = shape.min_properties - len(shape.properties)
@@ -111,10 +114,8 @@ class ObjectMachine:
                 f"an object with {shape.demands} demands on its names and at least "
                 f"{shape.min_properties} properties has too many states: ask for fewer"
             )
-        self._limited = bool(shape.min_properties or shape.demands) or (
-            shape.max_properties is not None
-        )
-        self.needs_names = bool(self.others) and bool(shape.min_properties or shape.demands)
+        self._limited = bool(self.fewest or shape.demands) or (shape.max_properties is not None)
+        self.needs_names = bool(self.others) and bool(self.fewest or shape.demands)
         """Whether the way to the end may have undeclared names, which are not those used before."""
         self._states: WeakValueDictionary[tuple[object, ...], ObjectState] = WeakValueDictionary()
 
@@ -130,7 +131,7 @@ class ObjectMachine:
 
     def _state(self, open: int, count: int, names: frozenset[bytes], demands: int) -> ObjectState:
         if self.shape.max_properties is None:
-            count = min(count, self.shape.min_properties)
+            count = min(count, self.fewest)
         key = (open, count, names, demands)
         state = self._states.get(key)
         if state is None:
@@ -214,7 +215,7 @@ class ObjectMachine:
         limit = self.shape.max_properties
         if fewest >= INFINITE or (limit is not None and count + fewest > limit):
             return False
-        missing = self.shape.min_properties - count
+        missing = self.fewest - count
         return missing <= fewest or missing <= open.bit_count() + names_left
 
     @cached_property
@@ -269,7 +270,7 @@ class ObjectMachine:
         """
         declared = self.required & state.open
         others = self._cover(state.demands, self._room(state) - declared.bit_count())
-        missing = self.shape.min_properties - state.count - declared.bit_count() - len(others)
+        missing = self.fewest - state.count - declared.bit_count() - len(others)
         if missing <= 0:
             return declared, others
         optional = state.open & ~self.required
