@@ -219,9 +219,10 @@ class _TimedDecoder:
         out_slots: Tensor,
         attention: AttentionPlan,
         kv: KVCache,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         with self._clock.running():
-            return self._decoder.forward(input_ids, positions, out_slots, attention, kv)
+            return self._decoder.forward(input_ids, positions, out_slots, attention, kv, wanted)
 
     def logits(self, hidden: Tensor) -> Tensor:
         with self._clock.running():

@@ -8,6 +8,7 @@ import torch
 
 from phloem.kernels import available_backends, get_ops
 from phloem.model_runner import load_model
+from phloem.model_runner.batch import prepare
 from phloem.scheduler import SamplingParams
 from phloem.scheduler.ports import PromptLogprobRequest
 
@@ -191,3 +192,21 @@ def test_a_row_that_is_not_finite_fails_alone(models, drive):
     result = driver.run((0, [9], len(ids) + 1), (1, [9], len(ids) + 1))
     assert set(result.row_errors) == {0}
     assert result.counts.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+@pytest.mark.parametrize("form", FORMS)
+def test_wanted_tokens_come_out_of_the_layers_as_they_do_among_all(wide, drive, form, backend):
+    model = load_model(wide.folder, ops=get_ops(backend), quantization=form)
+    driver = drive(model)
+    ids = prompts()
+    parts = [(i, ids[i], len(ids[i])) for i in range(3)]
+    with torch.inference_mode():
+        batch = prepare(driver.batch(*parts), driver.table, model.ops, model.attention_spec)
+        every = model.forward(batch.forward, driver.pool).clone()
+        for wanted in ([0], [149, 246, 251], list(range(3, 252, 7)), list(range(252))):
+            some = model.forward(batch.forward, driver.pool, torch.tensor(wanted))
+            if backend == "cpu":
+                assert torch.equal(some, every[wanted])
+            else:
+                torch.testing.assert_close(some, every[wanted], rtol=1e-4, atol=1e-4)

@@ -242,13 +242,15 @@ class Decoder(Protocol):
         out_slots: Tensor,
         attention: AttentionPlan,
         kv: KVCache,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """Run a step's tokens through the layers, storing their K and V in `kv`.
 
         `input_ids`, `positions` and `out_slots` are `[T]` int64, `attention` is this backend's plan
-        for them. Returns the hidden states `[T, hidden]` before the final norm. They may be
-        overwritten by the next call. That ids are of the vocabulary and slots of the cache is the
-        caller's to ensure: a backend need not check it.
+        for them. Returns the hidden states before the final norm, `[T, hidden]`, or `[n, hidden]`
+        of the tokens `wanted` `[n]` int64, ascending: others need not come out of the last layer.
+        They may be overwritten by the next call. That ids are of the vocabulary and slots of the
+        cache is the caller's to ensure: a backend need not check it.
         """
         ...
 

@@ -29,6 +29,7 @@ class ComposedDecoder:
         out_slots: Tensor,
         attention: AttentionPlan,
         kv: KVCache,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
         ops, spec = self._ops, self._spec
@@ -46,8 +47,10 @@ class ComposedDecoder:
             q, k, v = qkv.split(heads, dim=1)
             cache = kv.layer(i)
             ops.rotary_store_kv(q, k, v, angles, cache, out_slots)
-            attended = attention.run(q, cache)
-            x = ops.linear(attended.view(num_tokens, -1), layer.output)
+            attended = attention.run(q, cache).view(num_tokens, -1)
+            if wanted is not None and i == len(spec.layers) - 1:
+                attended, residual = attended[wanted], residual[wanted]
+            x = ops.linear(attended, layer.output)
             x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, spec.rms_norm_eps)
             x = ops.silu_mul(ops.linear(x, layer.gate_up))
             if spec.down_block:

@@ -154,8 +154,11 @@ class ModelRunner:
         if prepared.relayed is not None:
             relayed = prepared.relayed
             prepared.forward.input_ids[relayed.tokens] = self._relay[relayed.rows]
-        hidden = self._model.forward(prepared.forward, self._kv_pool)
-        last = hidden if prepared.last_tokens is None else hidden[prepared.last_tokens]
+        wanted = None if batch.prompt_logprobs else prepared.last_tokens
+        hidden = self._model.forward(prepared.forward, self._kv_pool, wanted)
+        last = hidden
+        if wanted is None and prepared.last_tokens is not None:
+            last = hidden[prepared.last_tokens]
         rows = np.flatnonzero(batch.samples)
         errors: Mapping[int, str] = {}
         if len(rows) < len(last):

@@ -79,6 +79,8 @@ class _Step(ctypes.Structure):
         ("kv", _POINTER),
         ("hidden", _POINTER),
         ("workspace", _POINTER),
+        ("wanted", _POINTER),
+        ("num_wanted", ctypes.c_int32),
     )
 
 
@@ -123,20 +125,22 @@ class CpuDecoder:
         out_slots: Tensor,
         attention: AttentionPlan,
         kv: KVCache,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
         structs = self._kv.of(kv)
         if structs is None or not isinstance(attention, CpuAttentionPlan):
-            return self._composed.forward(input_ids, positions, out_slots, attention, kv)
+            return self._composed.forward(input_ids, positions, out_slots, attention, kv, wanted)
         tokens = len(input_ids)
         hidden = torch.empty((tokens, self._hidden_size), dtype=torch.float32)
         step = _Step(
             *(tokens, input_ids.data_ptr(), positions.data_ptr(), out_slots.data_ptr()),
             *(attention.handle, ctypes.addressof(structs), hidden.data_ptr()),
-            self._workspace(tokens),
+            *(self._workspace(tokens), None if wanted is None else wanted.data_ptr()),
+            0 if wanted is None else len(wanted),
         )
         self._forward(self._team.handle, ctypes.byref(self._decoder), ctypes.byref(step))
-        return hidden
+        return hidden if wanted is None else hidden[: len(wanted)]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Decoder.logits`."""

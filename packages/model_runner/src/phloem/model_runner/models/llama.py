@@ -84,14 +84,15 @@ class LlamaModel:
             )
         )
 
-    def forward(self, batch: ForwardBatch, kv: KVCache) -> Tensor:
+    def forward(self, batch: ForwardBatch, kv: KVCache, wanted: Tensor | None = None) -> Tensor:
         """Run the layers over a step's tokens, writing their K and V to `kv`.
 
-        Returns the hidden states `[T, hidden]` before the final norm: pass the rows that are needed
-        to `logits`, or a copy of them if they are needed after the next call.
+        Returns the hidden states before the final norm, of all tokens or of those `wanted` `[n]`,
+        ascending: pass the rows that are needed to `logits`, or a copy of them if they are needed
+        after the next call.
         """
         return self._decoder.forward(
-            batch.input_ids, batch.positions, batch.out_slots, batch.attention, kv
+            batch.input_ids, batch.positions, batch.out_slots, batch.attention, kv, wanted
         )
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -39,8 +39,10 @@ typedef struct {
   const int64_t *ids, *positions, *slots;  // [tokens]
   const AttentionPlan* plan;
   const phloem_kv_layer* kv;  // [num_layers]
-  float* hidden;              // [tokens, hidden], the result
+  float* hidden;              // [tokens, hidden], the result: of `wanted` the first rows
   void* workspace;            // phloem_decoder_workspace bytes, aligned to 64
+  const int64_t* wanted;      // [num_wanted] ascending, or null: all
+  int32_t num_wanted;
 } phloem_step;
 }
 
@@ -144,8 +146,15 @@ void rotate_and_store(Worker& worker, const phloem_decoder& d, const phloem_step
   });
 }
 
+// Moves the wanted rows of x, `stride` floats each, to the front.
+void keep_wanted(const phloem_step& s, float* x, int stride) {
+  for (int i = 0; i < s.num_wanted; ++i)
+    std::memmove(x + static_cast<size_t>(i) * stride, x + s.wanted[i] * stride,
+                 stride * sizeof(float));
+}
+
 void run_layer(Worker& worker, const phloem_decoder& d, const phloem_step& s, const StepMemory& w,
-               const phloem_decoder_layer& layer, const phloem_kv_layer& kv) {
+               const phloem_decoder_layer& layer, const phloem_kv_layer& kv, bool is_last) {
   const int queries = d.heads * d.head_dim;
   const int width = queries + 2 * d.kv_heads * d.head_dim;
   LinearInput x = normed_input(worker, layer.qkv, s.hidden, s.tokens, layer.input_norm, d.eps,
@@ -153,12 +162,19 @@ void run_layer(Worker& worker, const phloem_decoder& d, const phloem_step& s, co
   linear(worker, layer.qkv, x, w.qkv, width, Then::STORE);
   rotate_and_store(worker, d, s, w, kv);
   attend(worker, *s.plan, kv, {w.qkv, width, w.attended, queries});
-  x = plain_input(worker, layer.output, w.attended, s.tokens, w.quantized);
+  const bool some = is_last && s.wanted != nullptr;
+  const int tokens = some ? s.num_wanted : s.tokens;
+  if (some)
+    worker.each(1, [&s, &w, &d, queries](size_t) {
+      keep_wanted(s, w.attended, queries);
+      keep_wanted(s, s.hidden, d.hidden);
+    });
+  x = plain_input(worker, layer.output, w.attended, tokens, w.quantized);
   linear(worker, layer.output, x, s.hidden, d.hidden, Then::ADD);
-  x = normed_input(worker, layer.gate_up, s.hidden, s.tokens, layer.mlp_norm, d.eps, w.normed,
+  x = normed_input(worker, layer.gate_up, s.hidden, tokens, layer.mlp_norm, d.eps, w.normed,
                    w.quantized);
   linear(worker, layer.gate_up, x, w.activated, d.intermediate, Then::SILU_MUL);
-  x = plain_input(worker, layer.down, w.activated, s.tokens, w.quantized, d.down_block);
+  x = plain_input(worker, layer.down, w.activated, tokens, w.quantized, d.down_block);
   linear(worker, layer.down, x, s.hidden, d.hidden, Then::ADD);
 }
 
@@ -179,7 +195,8 @@ void phloem_decoder_forward(Team* team, const phloem_decoder* decoder, const phl
   team->run([&](Worker& worker) {
     start(worker, *decoder, *step, w);
     for (int i = 0; i < decoder->num_layers; ++i)
-      run_layer(worker, *decoder, *step, w, decoder->layers[i], step->kv[i]);
+      run_layer(worker, *decoder, *step, w, decoder->layers[i], step->kv[i],
+                i == decoder->num_layers - 1);
   });
 }
 
