@@ -176,7 +176,11 @@ def test_a_sweep_tells_where_each_token_ends_and_where_others_leave(pattern):
     vocabulary = toy_vocabulary()
     trie, dfa = vocabulary.trie, parse(pattern)
     for state in range(min(dfa.states, 6)):
-        everything = trie._sweep_all(dfa, state), trie._sweep_alive(dfa, state, 0)
+        everything = (
+            trie._sweep_all(dfa, state),
+            trie._sweep_alive(dfa, state, (0,)),
+            trie._sweep_few(dfa, state, (0,)),
+        )
         expected = {
             id: end
             for id, token in enumerate(vocabulary.tokens)

@@ -77,6 +77,8 @@ class Region:
     cursor: Callable[[int], Cursor]
     closed: bool = False
     """Whether no byte leaves the region, that is, all cursors of it step within `dfa` only."""
+    leaving: bytes | None = None
+    """All bytes that may leave it, which spares asking about others; None: any may."""
 
 
 class Automaton(Protocol):

@@ -19,7 +19,7 @@ from phloem.grammar.structural import (
     compile_structural_tag,
     read_structural_tag,
 )
-from phloem.grammar.token_engine import Sweeps
+from phloem.grammar.sweeps import Sweeps
 from phloem.grammar.vocabulary import Vocabulary
 
 _VERSION = 1

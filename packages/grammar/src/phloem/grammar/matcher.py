@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from phloem.grammar.automaton import Automaton
 from phloem.grammar.base import Matcher
-from phloem.grammar.token_engine import Position, Sweeps, TokenEngine, is_complete
+from phloem.grammar.sweeps import Sweeps
+from phloem.grammar.token_engine import Position, TokenEngine, is_complete
 from phloem.grammar.vocabulary import Vocabulary
 
 

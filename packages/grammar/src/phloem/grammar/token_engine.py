@@ -7,17 +7,15 @@ region); a known one costs a lookup and the copy of a row. Which text was said i
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from phloem.grammar.automaton import UNSPELLABLE, Cursor, Region
-from phloem.grammar.dfa import Dfa
-from phloem.grammar.dfa.table import Bools
+from phloem.grammar.branches import Branch
 from phloem.grammar.mask_rows import MaskRows
-from phloem.grammar.token_trie import Sweep
+from phloem.grammar.sweeps import Outline, Sweeps, packed
 from phloem.grammar.vocabulary import Vocabulary
 
 
@@ -48,31 +46,11 @@ class Position:
         self.forced: bytes | None = None
 
 
-class Sweeps:
-    """Sweeps of a vocabulary that were made, shared by all grammars over it, the latest kept."""
-
-    def __init__(self, vocabulary: Vocabulary, capacity: int = 64) -> None:
-        self._trie = vocabulary.trie
-        self._capacity = capacity
-        self._known: OrderedDict[tuple[Dfa, int], Sweep] = OrderedDict()
-
-    def of(self, dfa: Dfa, state: int) -> Sweep:
-        """All tokens, from a state of a region."""
-        sweep = self._known.get((dfa, state))
-        if sweep is None:
-            sweep = self._known[dfa, state] = self._trie.sweep(dfa, state)
-            if len(self._known) > self._capacity:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end((dfa, state))
-        return sweep
-
-
 class Reach(NamedTuple):
     """Where each legal token leads."""
 
-    sweeps: list[tuple[Sweep, Region]]
-    """By sweeps of regions."""
+    regions: list[tuple[Region, Branch]]
+    """By sweeps of regions, from branches of the trie."""
     targets: dict[Position, list[int]]
     """All others, by position."""
 
@@ -90,13 +68,11 @@ class TokenEngine:
         self.vocabulary = vocabulary
         self.ended = Position(None)
         self.rows = MaskRows(vocabulary.words, cache_bytes)
-        self._trie = vocabulary.trie
         self._start = start
         self._sweeps = sweeps or Sweeps(vocabulary)
         self._positions: dict[Cursor, Position] = {}
         self._filled: list[Position] = []
         self._cells, self._most_cells = 0, cache_bytes // _CELL_BYTES
-        self._stop_ids = np.array(vocabulary.stop_ids, np.int32)
 
     def start(self) -> Position:
         """The position at the beginning of a text."""
@@ -217,103 +193,106 @@ class TokenEngine:
         self, position: Position, reach: Reach, kept: set[Position] | None = None
     ) -> npt.NDArray[np.int32]:
         """The mask of the tokens that lead to a kept position; None: to any."""
-        bits = np.zeros(self.vocabulary.words * 32, bool)
-        for sweep, region in reach.sweeps:
-            tokens = sweep.tokens
-            if kept is not None:
-                states = np.zeros(region.dfa.states, bool)
-                for end in sweep.end_states:
-                    states[end] = self.at(region.cursor(end)) in kept
-                tokens = tokens[states[sweep.ends]]
-            bits[tokens] = True
-        for target, legal in reach.targets.items():
-            if kept is None or target in kept:
-                bits[legal] = True
+        row = np.zeros(self.vocabulary.words, np.int32)
+        for region, branch in reach.regions:
+            if kept is None:
+                row |= self._sweeps.outline(region, branch).bits
+            else:
+                row |= self._kept_inside(region, branch, kept)
+        listed = [
+            token
+            for target, tokens in reach.targets.items()
+            if kept is None or target in kept
+            for token in tokens
+        ]
         if position.cursor is not None and position.cursor.complete:
-            bits[self._stop_ids] = True
+            listed += self.vocabulary.stop_ids
+        if listed:
+            bits = np.zeros(len(row) * 32, bool)
+            bits[listed] = True
+            row |= packed(bits)
+        return row
+
+    def _kept_inside(
+        self, region: Region, branch: Branch, kept: set[Position]
+    ) -> npt.NDArray[np.int32]:
+        sweep = self._sweeps.whole(region, branch)
+        states = np.zeros(region.dfa.states, bool)
+        for end in sweep.end_states:
+            states[end] = self.at(region.cursor(end)) in kept
+        bits = np.zeros(self.vocabulary.words * 32, bool)
+        bits[sweep.tokens[states[sweep.ends]]] = True
         return packed(bits)
 
     def _distances(self, reach: Reach) -> dict[Position, int]:
         """How far it is from where tokens lead; nothing if the automaton cannot tell."""
         ends = [
             self.at(region.cursor(end))
-            for sweep, region in reach.sweeps
-            for end in sweep.end_states
+            for region, branch in reach.regions
+            for end in self._sweeps.outline(region, branch).end_states
         ]
         found = {target: self.distance(target) for target in (*ends, *reach.targets)}
         known = {target: far for target, far in found.items() if far is not None}
         return known if len(known) == len(found) else {}
 
     def _reached(self, position: Position) -> Reach:
-        sweeps: list[tuple[Sweep, Region]] = []
-        targets: dict[Position, list[int]] = {}
-        trie = self._trie
-        pending = [(0, position)]
+        reach = Reach([], {})
+        self._walk(self._sweeps.root, position, reach)
+        return reach
+
+    def _walk(self, branch: Branch, position: Position, reach: Reach) -> None:
+        """Add where the tokens below a branch lead from a position."""
+        pending = [(branch, position)]
+        regions, targets = reach
         while pending:
-            node, at = pending.pop()
+            branch, at = pending.pop()
             if at.cursor is None:
                 continue
-            region = at.cursor.region() if trie.subtree_sizes[node] > _WORTH_A_SWEEP else None
+            region = at.cursor.region() if branch.size > _WORTH_A_SWEEP else None
             if region is not None:
-                sweep = (
-                    trie.sweep(region.dfa, region.state, node)
-                    if node
-                    else self._sweeps.of(region.dfa, region.state)
-                )
-                sweeps.append((sweep, region))
-                following = self._exits(sweep, region)
+                regions.append((region, branch))
+                following = self._exits(self._sweeps.outline(region, branch), region)
             else:
-                following = self._children(node, at)
+                following = self._below(branch, at)
             for child, target in following:
-                tokens = trie.tokens_at(child)
-                if tokens:
-                    targets.setdefault(target, []).extend(tokens)
-                if trie.has_children(child):
+                if child.tokens:
+                    known = targets.get(target)
+                    if known is None:
+                        targets[target] = child.tokens.copy()
+                    else:
+                        known += child.tokens
+                if not child.is_leaf:
                     pending.append((child, target))
-        return Reach(sweeps, targets)
 
-    def _children(self, node: int, position: Position) -> list[tuple[int, Position]]:
-        """The nodes below one that are legal from a position, with where they lead."""
+    def _below(self, branch: Branch, position: Position) -> list[tuple[Branch, Position]]:
+        """The branches one byte further that are legal from a position, with where they lead."""
         found = []
-        trie = self._trie
-        children = trie.children(node)
-        if len(children) > _FEW and position.cursor is not None:
+        below, steps = branch.below, position.steps
+        if len(below) > _FEW and position.cursor is not None:
             for byte in position.cursor.first_bytes():
-                child = trie.child(node, byte)
-                target = self.step(position, byte) if child >= 0 else None
-                if target is not None:
-                    found.append((child, target))
+                if byte in below:
+                    target = self.step(position, byte)
+                    if target is not None:
+                        found.append((below[byte], target))
             return found
-        labels = trie.label_bytes
-        for child in children:
-            target = self.step(position, labels[child])
+        for byte, child in below.items():
+            target = steps[byte] if byte in steps else self.step(position, byte)
             if target is not None:
                 found.append((child, target))
         return found
 
-    def _exits(self, sweep: Sweep, region: Region) -> list[tuple[int, Position]]:
-        """The nodes by which tokens leave a region, with where they lead."""
-        if region.closed or not len(sweep.exits):
-            return []
-        legal: Bools = np.zeros((region.dfa.states, 256), bool)
-        for state in np.unique(sweep.exit_states).tolist():
-            legal[state, list(region.cursor(state).first_bytes())] = True
-        kept = np.flatnonzero(legal[sweep.exit_states, sweep.exit_bytes])
-        found = []
+    def _exits(self, outline: Outline, region: Region) -> list[tuple[Branch, Position]]:
+        """The branches by which tokens leave a region, with where they lead."""
         sources: dict[int, Position] = {}
-        for child, state, byte in zip(
-            sweep.exits[kept].tolist(),
-            sweep.exit_states[kept].tolist(),
-            sweep.exit_bytes[kept].tolist(),
-            strict=True,
-        ):
+        exits: dict[Position, list[int]] = {}
+        for number, (state, byte) in enumerate(outline.exits):
             source = sources.get(state)
             if source is None:
                 source = sources[state] = self.at(region.cursor(state))
             target = self.step(source, byte)
             if target is not None:
-                found.append((child, target))
-        return found
+                exits.setdefault(target, []).append(number)
+        return [(outline.branch(tuple(numbers)), target) for target, numbers in exits.items()]
 
     def _make_room(self) -> None:
         if self.rows.is_full or self._cells > self._most_cells:
@@ -332,11 +311,6 @@ class TokenEngine:
 def is_complete(position: Position) -> bool:
     """Whether the text may end at a position, or has."""
     return position.cursor is None or position.cursor.complete
-
-
-def packed(bits: Bools) -> npt.NDArray[np.int32]:
-    """Booleans [32 * words] as one row of a mask, int32 [words]."""
-    return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32, copy=False)
 
 
 _CELL_BYTES = 128  # about what an entry of a dictionary and its share of an object take

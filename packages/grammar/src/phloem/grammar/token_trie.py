@@ -63,6 +63,7 @@ class TokenTrie:
         self._first_tokens: list[int] = self.first_tokens.tolist()
         self._token_counts: list[int] = self.token_counts.tolist()
         self._tokens: list[int] = self.tokens.tolist()
+        self._sizes: list[int] = self.subtree_sizes.tolist()
 
     def children(self, node: int) -> range:
         """The nodes one byte further."""
@@ -83,14 +84,51 @@ class TokenTrie:
         first = self._first_tokens[node]
         return self._tokens[first : first + self._token_counts[node]]
 
-    def sweep(self, dfa: Dfa, state: int, node: int = 0) -> Sweep:
-        """Run every token below a node through a DFA that is in `state` at that node."""
-        if node == 0:
-            firsts = slice(1, 1 + self._child_counts[0])
-            legal = dfa.table.next[state, dfa.table.classes[self.labels[firsts]]] >= 0
-            if 8 * int(self.subtree_sizes[firsts][legal].sum()) > len(self.labels):
-                return self._sweep_all(dfa, state)
-        return self._sweep_alive(dfa, state, node)
+    def size_below(self, node: int) -> int:
+        """How many nodes there are in and below a node."""
+        return self._sizes[node]
+
+    def sweep(self, dfa: Dfa, state: int, nodes: Sequence[int] = (0,)) -> Sweep:
+        """Run every token below some nodes through a DFA that is in `state` at all of them."""
+        row, classes = dfa.row(state), dfa.class_bytes
+        alive = 0
+        for node in nodes:
+            for child in self.children(node):
+                if row[classes[self.label_bytes[child]]] >= 0:
+                    alive += self._sizes[child]
+        if alive <= _FEW:
+            return self._sweep_few(dfa, state, nodes)
+        if 8 * alive > len(self.labels) and tuple(nodes) == (0,):
+            return self._sweep_all(dfa, state)
+        return self._sweep_alive(dfa, state, nodes)
+
+    def _sweep_few(self, dfa: Dfa, state: int, nodes: Sequence[int]) -> Sweep:
+        """A sweep node by node: fastest where few are alive."""
+        classes, labels = dfa.class_bytes, self.label_bytes
+        tokens: list[int] = []
+        ends: list[int] = []
+        exits: list[int] = []
+        exit_states: list[int] = []
+        pending = [(node, state) for node in nodes]
+        while pending:
+            node, source = pending.pop()
+            row = dfa.row(source)
+            for child in self.children(node):
+                target = row[classes[labels[child]]]
+                if target < 0:
+                    exits.append(child)
+                    exit_states.append(source)
+                    continue
+                count = self._token_counts[child]
+                if count:
+                    tokens += self.tokens_at(child)
+                    ends += [target] * count
+                if self._child_counts[child]:
+                    pending.append((child, target))
+        return self._swept(
+            *(np.array(part, np.int32) for part in (tokens, ends)),
+            *(np.array(part, np.int64) for part in (exits, exit_states)),
+        )
 
     def _sweep_all(self, dfa: Dfa, state: int) -> Sweep:
         """A sweep that looks at every node, dead or alive: fastest where most are alive."""
@@ -119,11 +157,11 @@ class TokenTrie:
             self._swept_last = dfa, dfa.table.classes.astype(np.int32)[self.labels]
         return self._swept_last[1]
 
-    def _sweep_alive(self, dfa: Dfa, state: int, node: int) -> Sweep:
+    def _sweep_alive(self, dfa: Dfa, state: int, start: Sequence[int]) -> Sweep:
         """A sweep that goes on from the nodes that are alive."""
         classes, flat = dfa.table.classes, dfa.table.next.ravel()
         width = dfa.table.next.shape[1]
-        nodes, states = np.array([node]), np.array([state])
+        nodes, states = np.array(start), np.full(len(start), state)
         met_nodes, met_states, exits, exit_states = [], [], [], []
         while len(nodes):
             counts = self.child_counts[nodes]
@@ -154,7 +192,7 @@ class TokenTrie:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What becomes of the tokens below a node."""
+    """What becomes of the tokens below some nodes."""
 
     tokens: Ints
     """The tokens that stay inside the DFA, [n]."""
@@ -168,3 +206,6 @@ class Sweep:
     """That state, [m]."""
     exit_bytes: Bytes
     """That byte, [m]."""
+
+
+_FEW = 256

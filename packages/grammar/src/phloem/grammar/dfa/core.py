@@ -149,6 +149,15 @@ class Dfa:
         """The state after one more byte, or -1."""
         return self._rows[state][self._classes[byte]]
 
+    def row(self, state: int) -> list[int]:
+        """By class of bytes: the next state, or -1."""
+        return self._rows[state]
+
+    @property
+    def class_bytes(self) -> bytes:
+        """[256]: `table.classes` as bytes."""
+        return self._classes
+
     def run(self, text: bytes, state: int = 0) -> int:
         """The state after some bytes, or -1."""
         rows, classes = self._rows, self._classes
@@ -167,11 +176,8 @@ class Dfa:
 
     def first_bytes(self, state: int) -> bytes:
         """The bytes that may come next, ascending."""
-        return (
-            np.flatnonzero(self.table.next[state][self.table.classes] >= 0)
-            .astype(np.uint8)
-            .tobytes()
-        )
+        row = self._rows[state]
+        return bytes([byte for byte, column in enumerate(self._classes) if row[column] >= 0])
 
     @property
     def accepting(self) -> Bools:

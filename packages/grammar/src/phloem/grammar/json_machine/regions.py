@@ -19,7 +19,7 @@ from phloem.grammar.dfa.literals import of_lengths
 from phloem.grammar.dfa.serial import packed
 from phloem.grammar.dfa.table import Bytes, Ints, Table
 from phloem.grammar.json_machine.objects import UNKNOWN
-from phloem.grammar.json_machine.spelling import PLAIN
+from phloem.grammar.json_machine.spelling import BACKSLASH, PLAIN, QUOTE
 
 if TYPE_CHECKING:
     from phloem.grammar.json_machine.machine import JsonMachine
@@ -31,13 +31,15 @@ _MOST_STATES = 4096
 _MOST_KNOWN = 64
 _MOST_FRONT = 128
 """How many places along names are told apart; further ones leave the region."""
-_WINDOW = 256
+_WINDOW = 64
 """How many characters a region of counted content reaches; longer tokens walk on from there."""
 _WITHIN = 8
 """States per character of `of_lengths`."""
 _LEADS = (b"", b"\xc2", b"\xe0", b"\xe1", b"\xed", b"\xf0", b"\xf1", b"\xf4")
 """Bytes that lead to each of them."""
 
+_ENDS = bytes((QUOTE, BACKSLASH))
+_LEAVING_WINDOW = _ENDS + bytes(byte for byte in PLAIN if byte & 0xC0 != 0x80)
 _PLAIN = np.zeros(256, bool)
 _PLAIN[list(PLAIN)] = True
 
@@ -81,7 +83,7 @@ class Regions:
             )
             return self._machine.cursor(type(cursor), cursor.layout, moved, b"")
 
-        return Region(joint.dfa, state, at)
+        return Region(joint.dfa, state, at, leaving=_ENDS)
 
     def _counted(self, cursor: StringCursor) -> Region:
         ((string, state, count, level),) = cursor.places
@@ -98,7 +100,8 @@ class Regions:
             place = (string, states[inner], begun, level)
             return self._machine.cursor(type(cursor), cursor.layout, (place,), b"")
 
-        return Region(_window(), shift * _WITHIN + within, at)
+        leaving = _ENDS if shift else _LEAVING_WINDOW
+        return Region(_window(), shift * _WITHIN + within, at, leaving=leaving)
 
     def of_name(self, cursor: NameCursor) -> Region | None:
         """Where a cursor is within names."""
@@ -132,7 +135,7 @@ class Regions:
 
         front = _Front(cursor, joint.dfa, state, _planned(places))
         if not front.edges and not _is_special(places):
-            return Region(joint.dfa, state, behind)
+            return Region(joint.dfa, state, behind, leaving=_ENDS)
         known = len(front.places)
 
         def at(number: int) -> NameCursor:
@@ -140,7 +143,7 @@ class Regions:
                 return behind(number - known)
             return machine.cursor(type(cursor), cursor.layout, front.places[number], b"")
 
-        return Region(front.overlaid(joint.dfa), 0, at)
+        return Region(front.overlaid(joint.dfa), 0, at, leaving=front.leaving)
 
     def _joint(self, dfas: tuple[Dfa, ...], at: tuple[int, ...]) -> tuple[Joint, int] | None:
         """The joint DFA of some, and its state; None if it is too large."""
@@ -179,6 +182,11 @@ class _Front:
                     self.behind.append(-1 if at < 0 else dfa.step(at, byte))
                     self.places.append(moved)
                     paths.append(path + bytes((byte,)))
+
+    @property
+    def leaving(self) -> bytes:
+        """The bytes that may leave the region."""
+        return bytes({*_ENDS, *(byte for _, byte, target in self.edges if target < 0)})
 
     def overlaid(self, dfa: Dfa) -> Dfa:
         """These places, numbered from 0, and behind them the states of a DFA."""
