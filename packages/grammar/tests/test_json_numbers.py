@@ -1,6 +1,7 @@
 """Sets of numbers, by brute force and against exact decimals."""
 
 import json
+import math
 from decimal import Decimal
 from fractions import Fraction
 
@@ -62,7 +63,7 @@ def test_multiples_from_minus_200_to_200(multiple):
 
 def test_bounds_hold_for_texts_with_an_exponent():
     dfa = numbers_of({"minimum": -1e-7, "exclusiveMaximum": 2.5e16})
-    for text in ("1e-07", "-1e-7", "-9.99E-8", "2.4e+16", "1.0e016", "5e-300", "-3e-0009"):
+    for text in ("1e-07", "-1e-7", "-9.99E-8", "2.4e+16", "1.0e16", "5e-300", "-3e-09"):
         assert allows(dfa, text), text
     for text in ("-1.01e-07", "2.5e16", "2.51E16", "1e17", "-1e16", "1e+300", "-5e-7", "-1e999"):
         assert not allows(dfa, text), text
@@ -110,12 +111,74 @@ def test_integers_are_not_written_with_a_fraction_and_an_exponent():
     assert allows(numbers_of({"minimum": 0}), "4.5e16")
 
 
-def test_all_of_the_notation_is_legal_where_any_number_is():
+def test_what_printers_write_is_legal_where_any_number_is():
     dfa = numbers_of({"type": "number"})
-    for text in (*NOTATIONS, "1E400", "0e0", "12.5e-3", "100e2"):
+    largest = "1.7976931348623157e+308"
+    for text in (*NOTATIONS, largest, "5e-324", "1E9", "0e0", "0.000000e+00", "12.5e-3", "100e2"):
         assert allows(dfa, text), text
     for text in NO_NUMBERS:
         assert not allows(dfa, text), text
+
+
+@pytest.mark.parametrize("schema", [{"type": "number"}, {"minimum": -1e300}, {"not": {"const": 3}}])
+def test_no_number_reads_as_an_infinity_or_by_mistake_as_zero(schema):
+    dfa = numbers_of(schema)
+    for text in ("1e309", "1.7976931348623159e308", "9.9e308", "4.1e+0326145812", "1e-325"):
+        assert not allows(dfa, text), text
+    assert allows(dfa, "9.9e+299")
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts"),
+    [
+        ({"type": "integer"}, ["1.00", "1.000", "-0.00"]),
+        ({"type": "integer", "minimum": 0, "multipleOf": 7}, ["7.00", "7" * 81]),
+        ({"type": "number"}, ["1e007", "1e-001", "0." + "3" * 25, "1" * 81]),
+        ({"type": "number", "exclusiveMinimum": 0}, ["1e-001", "0." + "3" * 25, "1" * 81]),
+        ({"multipleOf": 0.01}, ["1.25" + "0" * 23, "1" * 81]),
+        ({"multipleOf": 97}, ["97.00", "97" + "0" * 79]),
+        ({"enum": [1, 2.5]}, ["1" + ".0" * 30, "2.5" + "0" * 30]),
+    ],
+    ids=str,
+)
+def test_zeros_and_digits_have_an_end(schema, texts):
+    dfa = numbers_of(schema)
+    assert dfa.is_finite
+    assert not any(allows(dfa, text) for text in texts)
+
+
+any_number = numbers_of({"type": "number"})
+any_integer = numbers_of({"type": "integer"})
+from_a_bound = numbers_of({"minimum": -(2**260)})
+
+
+@given(value=floats | st.integers(-(2**256), 2**256))
+def test_what_python_writes_is_legal(value):
+    text = json.dumps(value)
+    assert allows(any_number, text)
+    assert allows(from_a_bound, text) == (value >= -(2**260))
+    if isinstance(value, int):
+        assert allows(any_integer, text)
+
+
+def test_limits_of_digits_grow_with_the_numbers_of_a_schema():
+    large, small = 10**99 + 1, Decimal("0.1234567890123456789012345678901234567891")
+    dfa = numbers_of({"enum": [{"x": 1}, large, small, 7]})
+    assert all(allows(dfa, str(each)) for each in (large, small, 7, "7.0"))
+    above = numbers_of({"type": "integer", "minimum": large})
+    assert allows(above, str(large))
+    assert not allows(above, str(large - 1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(limit=st.floats(-1e15, 1e15), side=st.sampled_from([-1, 1]), places=st.integers(15, 30))
+def test_strict_bounds_hold_for_who_reads_floats(limit, side, places):
+    dfa = numbers_of({"exclusiveMaximum" if side < 0 else "exclusiveMinimum": limit})
+    following = math.nextafter(limit, side * math.inf)
+    assert allows(dfa, json.dumps(following))
+    for text in (f"{limit:.24f}", f"{Decimal(limit) + side * Decimal(10) ** -places:.{places}f}"):
+        if allows(dfa, text):
+            assert (float(text) - limit) * side > 0
 
 
 def test_a_multiple_that_no_small_automaton_can_count_is_refused_by_name():

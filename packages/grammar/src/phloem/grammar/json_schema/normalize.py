@@ -20,7 +20,8 @@ from phloem.grammar.json_schema.document import Document
 from phloem.grammar.json_schema.draft import Draft
 from phloem.grammar.json_schema.expansion import Expansion
 from phloem.grammar.json_schema.formula import Formula
-from phloem.grammar.json_schema.numbers import Numbers, as_written, divides_one
+from phloem.grammar.json_schema.notation import Notation
+from phloem.grammar.json_schema.numbers import Numbers, divides_one
 from phloem.grammar.json_schema.prune import pruned
 from phloem.grammar.json_schema.shape import Node, NodeId, SchemaGraph
 from phloem.grammar.json_schema.values import Number, is_number
@@ -57,7 +58,8 @@ def normalize(
     try:
         document = Document(schema, draft)
         limits = Budget.of_seconds(20) if budget is None else budget
-        return _Maker(Expansion(document, formats, _numbers(document, limits), limits)).graph()
+        expansion = Expansion(document, formats, _numbers(document, limits), limits)
+        return _Maker(expansion, Notation.of(schema)).graph()
     except RecursionError as error:
         raise ConstraintTooComplex(
             "the schema is nested too deeply: use fewer references to references, and flatter "
@@ -81,6 +83,7 @@ class _Maker:
     """Collects the nodes of one graph."""
 
     expansion: Expansion
+    notation: Notation
 
     def __post_init__(self) -> None:
         self._ids: dict[Formula, NodeId] = {}
@@ -112,9 +115,11 @@ class _Maker:
     def _node(self, formula: Formula) -> Node:
         expansion = self.expansion
         form = expansion.expand(formula)
-        numbers = as_written(form.numbers)
+        numbers = form.numbers
         if numbers == expansion.algebra.numbers.universe:
-            numbers = expansion.algebra.numbers.json
+            numbers = self.notation.any_number
+        elif not numbers.is_empty:
+            numbers = self.notation.of_set(numbers)
         return Node(
             form.null,
             form.booleans,

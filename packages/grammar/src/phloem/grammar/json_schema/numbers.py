@@ -4,15 +4,16 @@ All sets of one schema are cut to one universe of texts, within which membership
 alone; so union, intersection and difference of the automata are those of the sets. The universe is
 all decimals without an exponent and, unless a `multipleOf` forbids it, the scientific notation that
 printers of floats use: one digit before the point, at most 16 after it, an exponent of +16 to +308,
-or -1 and less. Where a set is all numbers, `Numbers.json` is the whole JSON notation.
+or -1 and less. Which of a number's texts may be written is decided later, by `notation`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from functools import lru_cache
-from math import gcd
+from math import gcd, inf, nextafter
 from typing import TypeAlias
 
 from phloem.grammar.dfa import Budget, Dfa
@@ -36,6 +37,10 @@ _MAX_FRACTION = 16
 _FEWEST_ZEROS = 16
 _MAX_REMAINDERS = 20_000
 _MAX_PLACES = 24
+_FIRST_GAP = 2.0**53
+"""Where floats are integers, which are compared exactly."""
+_EXACTLY = 1200
+_LIMIT_DIGITS = 20
 
 
 def divides_one(multiple: Number) -> bool:
@@ -53,11 +58,6 @@ class Numbers:
     """Whether the universe holds scientific notation; needs `divides_one` of every multiple."""
 
     @property
-    def json(self) -> Dfa:
-        """All of the JSON notation, for places where any number is legal."""
-        return _language(_DECIMAL + r"([eE][+-]?[0-9]+)?")
-
-    @property
     def universe(self) -> Dfa:
         """All numbers."""
         exponents = f"|{_MANTISSA}({_LARGE}|{_SMALL})" if self.scientific else ""
@@ -73,6 +73,8 @@ class Numbers:
         """The numbers, or with `whole` only the integers, within all of some bounds."""
         if not bounds:
             return self.integers if whole else self.universe
+        if not whole:
+            bounds = [_for_floats(bound) for bound in bounds]
         decimals = _decimals(tuple(bounds), whole)
         return decimals.union(self._scientific(bounds, whole), self.budget)
 
@@ -143,23 +145,6 @@ def union_of(sets: Sequence[Dfa], budget: Budget) -> Dfa:
     return union_of(sets[:middle], budget).union(union_of(sets[middle:], budget), budget)
 
 
-@lru_cache(maxsize=256)
-def as_written(numbers: Dfa) -> Dfa:
-    """A set for places where numbers are written: integers do without 1.5e16 and the like.
-
-    That is legal, but a point behind the first digit would lead there, and who writes 1.5 means no
-    integer of 17 digits. Where there are only finitely many integers, all of their notations stay.
-    """
-    exponents = numbers.table.next[:, numbers.table.classes[ord("e")]]
-    if not (exponents >= 0).any():
-        return numbers
-    if not numbers.intersect(_language(r"-?(0|[1-9][0-9]*)\.[0-9]*[1-9][0-9]*")).is_empty:
-        return numbers
-    if numbers.intersect(_language("-?[1-9][0-9]*")).is_finite:
-        return numbers
-    return numbers.difference(_language(r"-?[1-9]\.[0-9]+[eE][+]?[0-9]+"))
-
-
 @lru_cache(maxsize=1024)
 def _language(pattern: str) -> Dfa:
     return parse(pattern)
@@ -168,6 +153,30 @@ def _language(pattern: str) -> Dfa:
 @lru_cache(maxsize=1024)
 def _decimals(bounds: tuple[Bound, ...], whole: bool) -> Dfa:
     return decimals_within(bounds, Budget(), integers=whole)
+
+
+@lru_cache(maxsize=1024)
+def _for_floats(bound: Bound) -> Bound:
+    """A strict bound that holds for readers of floats too.
+
+    2.9999999999999999999 is below 3, but reads as 3: the limit moves to where texts read as the
+    next float. No printer of floats writes what lies between.
+    """
+    limit = Decimal(
+        (int(bound.limit.negative), [*map(int, bound.limit.digits)], bound.limit.exponent)
+    )
+    near = float(limit)
+    if 0 in bound.relations or not near or abs(near) >= _FIRST_GAP:
+        return bound
+    (side,) = bound.relations
+    with localcontext() as context:
+        context.prec = _EXACTLY
+        middle = (Decimal(near) + Decimal(nextafter(near, side * inf))) / 2
+    rounding = ROUND_CEILING if side > 0 else ROUND_FLOOR
+    with localcontext() as context:
+        context.prec, context.rounding = _LIMIT_DIGITS, rounding
+        middle = +middle
+    return bound._replace(limit=Number.of(max(limit * side, middle * side) * side))
 
 
 def _is_within(bound: Bound, sign: str, size: int) -> bool:
