@@ -191,7 +191,7 @@ def test_rounding_to_8_bits_changes_less_than_to_4(tiny):
 @pytest.mark.parametrize(
     ("asked", "backend", "of_gguf", "of_safetensors"),
     [
-        ("auto", "cpu", "gguf", "none"),
+        ("auto", "cpu", "int8", "none"),
         ("auto", "torch", "none", "none"),
         ("auto", "triton", "none", "none"),
         ("none", "cpu", "none", "none"),
@@ -200,7 +200,7 @@ def test_rounding_to_8_bits_changes_less_than_to_4(tiny):
         ("gguf", "torch", "gguf", None),
     ],
 )
-def test_auto_keeps_the_published_weights_and_the_rest_is_what_was_asked_for(
+def test_auto_takes_8_bits_of_what_was_rounded_and_the_rest_is_what_was_asked_for(
     convert, tiny, asked, backend, of_gguf, of_safetensors
 ):
     assert choose_quantization(asked, convert("Q4_0"), backend) == of_gguf

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .gguf_file import GgufError, fingerprint
-from .gguf_tensors import GgufTensors, StoredTensor
+from .gguf_tensors import FLOAT_KINDS, GgufTensors, StoredTensor
 
 CONVERTER_VERSION = 2
 """Raised whenever the same file would convert to something else; older folders are then stale."""
@@ -31,6 +31,11 @@ class GgufRecord:
     """Where it was last seen."""
     fingerprint: str
     tensors: Mapping[str, StoredTensor]
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether weights were rounded when the file was made."""
+        return any(tensor.kind not in FLOAT_KINDS for tensor in self.tensors.values())
 
     @staticmethod
     def read(folder: Path) -> GgufRecord | None:

@@ -13,6 +13,9 @@ from phloem.model_runner.gguf_record import GgufRecord
 Quantization: TypeAlias = Literal["none", "int8", "int4", "gguf"]
 """In floats; rounded to 8 or 4 bits when they are loaded; in the blocks of their GGUF file.
 
+With 8 bits the model is rotated, so that a scale for each output and each token is enough; 4 bits
+are in blocks of 32.
+
 The weights of an AWQ or GPTQ checkpoint have 4 bits already: there `int4` means those as they are,
 and the checkpoint's float weights in floats.
 """
@@ -24,27 +27,29 @@ _FORMS: Mapping[Quantization, LinearForm] = {
     "gguf": "float",
 }
 
-_BLOCK_BACKEND = "cpu"
-"""The backend that is faster with blocks; others compute with them as the reference does."""
+_FAST_BACKEND = "cpu"
+"""The backend that is faster with rounded weights; others compute as the reference does."""
 
 
 def choose_quantization(asked: str, folder: str | Path, backend: str) -> Quantization:
     """What to do with the weights in a model's folder when `asked` was asked for.
 
-    `auto` takes the fastest of what computes with the very weights that were published: with the
-    kernel backend `cpu` the blocks of a GGUF file and the 4 bits of AWQ and GPTQ, and floats else.
-    Quality is given up only by who asks for it.
+    `auto`, with the kernel backend `cpu`, takes the fastest form that costs a model less than a
+    hundredth of its perplexity where its weights were rounded already: 8 bits for what a GGUF file
+    has in fewer or as many, and the 4 bits of AWQ and GPTQ as they are. Weights in floats stay
+    floats, as all do with other backends: unrounded models are rounded for who asks for it.
 
     Raises:
         ValueError: if there is no such quantization, or it needs a GGUF file and there is none.
     """
-    from_gguf = GgufRecord.read(Path(folder)) is not None
+    record = GgufRecord.read(Path(folder))
     if asked == "auto":
-        if backend != _BLOCK_BACKEND:
+        if backend != _FAST_BACKEND:
             return "none"
-        packed = ModelConfig.from_folder(folder).packed is not None
-        return "gguf" if from_gguf else "int4" if packed else "none"
-    if asked == "gguf" and not from_gguf:
+        if record is not None:
+            return "int8" if record.is_quantized else "none"
+        return "none" if ModelConfig.from_folder(folder).packed is None else "int4"
+    if asked == "gguf" and record is None:
         raise ValueError(
             f"quantization 'gguf' computes in the blocks of a GGUF file, but {folder} was not made "
             "of one: give a .gguf file, or use int8, int4 or none"
