@@ -79,6 +79,9 @@ class Region:
     """Whether no byte leaves the region, that is, all cursors of it step within `dfa` only."""
     leaving: bytes | None = None
     """All bytes that may leave it, which spares asking about others; None: any may."""
+    apart: bytes = b""
+    """Bytes that are another matter for the cursor that gave this region: as the first one, they
+    lead where its own `step` says. Those leave the region too, if `dfa` knows them or not."""
 
 
 class Automaton(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phloem.grammar.dfa.table import Ints
 from phloem.grammar.token_trie import TokenTrie
 
 
@@ -39,3 +40,19 @@ class Branch:
                     by_byte.setdefault(labels[child], []).append(child)
             self._below = {byte: Branch(trie, nodes) for byte, nodes in by_byte.items()}
         return self._below
+
+    def others(self, nodes: Sequence[int]) -> Branch:
+        """One of other nodes of the trie."""
+        return Branch(self._trie, nodes)
+
+    def first_byte(self, node: int) -> int:
+        """The first byte on the way to a node that is below."""
+        trie, nodes = self._trie, self.nodes
+        while (parent := int(trie.parents[node])) not in nodes:
+            node = parent
+        return trie.label_bytes[node]
+
+    def tokens_below(self, firsts: bytes) -> Ints:
+        """The tokens whose first byte from here is one of some."""
+        nodes = [n for byte in firsts if byte in self.below for n in self.below[byte].nodes]
+        return self._trie.tokens_below(nodes)

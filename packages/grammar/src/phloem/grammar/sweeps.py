@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from phloem.grammar.automaton import Region
 from phloem.grammar.branches import Branch
-from phloem.grammar.dfa.table import Bools
-from phloem.grammar.token_trie import Sweep, TokenTrie
+from phloem.grammar.dfa.table import Bools, Ints
+from phloem.grammar.token_trie import Sweep
 from phloem.grammar.vocabulary import Vocabulary
 
+Row = npt.NDArray[np.int32]
+Branches = dict[tuple[tuple[int, ...], ...], Branch]
 Key = tuple[object, ...]
 Found = TypeVar("Found")
+
+
+class Exit(NamedTuple):
+    """Tokens that leave a region by one byte in one state."""
+
+    state: int
+    byte: int
+    nodes: tuple[int, ...]
+    """Where they are then."""
 
 
 class Outline:
     """A sweep without what is large: as a row of a mask, and by the bytes that leave the region."""
 
-    def __init__(self, trie: TokenTrie, sweep: Sweep, words: int, leaving: bytes | None) -> None:
-        bits: Bools = np.zeros(words * 32, bool)
-        bits[sweep.tokens] = True
-        self.bits = packed(bits)
+    def __init__(self, branch: Branch, bits: Row, exits: Sequence[Exit], shared: Branches) -> None:
+        self.bits = bits
         """int32 [words]: the tokens that stay inside."""
-        self.end_states = sweep.end_states
-        """Each state that one of them leads to, once."""
-        self._trie = trie
-        groups: dict[tuple[int, int], list[int]] = {}
-        kept = slice(None)
+        self.exits = exits
+        self._branch = branch
+        self._shared = shared
+
+    @classmethod
+    def of(cls, branch: Branch, sweep: Sweep, words: int, leaving: bytes | None) -> Outline:
+        """That of a sweep; exits by other bytes than `leaving` are left out (None: all stay)."""
+        kept = np.ones(len(sweep.exits), bool)
         if leaving is not None:
-            kept = np.isin(sweep.exit_bytes, np.frombuffer(leaving, np.uint8))  # type: ignore[assignment]
+            kept = np.isin(sweep.exit_bytes, np.frombuffer(leaving, np.uint8))
+        groups: dict[tuple[int, int], list[int]] = {}
         for node, state, byte in zip(
             sweep.exits[kept].tolist(),
             sweep.exit_states[kept].tolist(),
@@ -42,17 +56,41 @@ class Outline:
             strict=True,
         ):
             groups.setdefault((state, byte), []).append(node)
-        self.exits = tuple(groups)
-        """States with bytes that some tokens leave them by."""
-        self._nodes = tuple(groups.values())
-        self._branches: dict[tuple[int, ...], Branch] = {}
+        exits = [Exit(*key, tuple(nodes)) for key, nodes in groups.items()]
+        return cls(branch, row_of(sweep.tokens, words), exits, {})
 
-    def branch(self, exits: tuple[int, ...]) -> Branch:
-        """What is behind some exits, given by their indices."""
-        branch = self._branches.get(exits)
+    def without(self, firsts: bytes) -> Outline:
+        """That of the tokens which begin with none of some bytes."""
+        branch = self._branch
+        left_out = row_of(branch.tokens_below(firsts), len(self.bits))
+        exits = []
+        for one in self.exits:
+            nodes = tuple(
+                n
+                for n, first in zip(one.nodes, self._firsts(one), strict=True)
+                if first not in firsts
+            )
+            if len(nodes) == len(one.nodes):
+                exits.append(one)
+            elif nodes:
+                exits.append(one._replace(nodes=nodes))
+        return Outline(branch, self.bits & ~left_out, exits, self._shared)
+
+    @cached_property
+    def _first_bytes(self) -> dict[int, int]:
+        """By node of an exit: the first byte on the way to it."""
+        return {node: self._branch.first_byte(node) for one in self.exits for node in one.nodes}
+
+    def _firsts(self, one: Exit) -> list[int]:
+        return [self._first_bytes[node] for node in one.nodes]
+
+    def behind(self, exits: Sequence[Exit]) -> Branch:
+        """Where the tokens of some exits go on."""
+        key = tuple(one.nodes for one in exits)
+        branch = self._shared.get(key)
         if branch is None:
-            nodes = [node for number in exits for node in self._nodes[number]]
-            branch = self._branches[exits] = Branch(self._trie, nodes)
+            nodes = [node for part in key for node in part]
+            branch = self._shared[key] = self._branch.others(nodes)
         return branch
 
 
@@ -70,17 +108,22 @@ class Sweeps:
         return Branch(self._vocabulary.trie, (0,))
 
     def outline(self, region: Region, branch: Branch) -> Outline:
-        """All tokens below a branch, from where a region is."""
-        vocabulary = self._vocabulary
+        """The tokens below a branch, from where a region is, but for those told apart."""
+        key = (region.dfa, region.state, region.leaving, branch)
+        if region.apart:
+            base = replace(region, apart=b"")
+            return _kept(
+                self._outlines,
+                (*key, region.apart),
+                lambda: self.outline(base, branch).without(region.apart),
+                _OUTLINES,
+            )
+        leaving = b"" if region.closed else region.leaving
+        words = self._vocabulary.words
         return _kept(
             self._outlines,
-            (region.dfa, region.state, region.leaving, branch),
-            lambda: Outline(
-                vocabulary.trie,
-                vocabulary.trie.sweep(region.dfa, region.state, branch.nodes),
-                vocabulary.words,
-                b"" if region.closed else region.leaving,
-            ),
+            key,
+            lambda: Outline.of(branch, self._swept(region, branch), words, leaving),
             _OUTLINES,
         )
 
@@ -88,10 +131,13 @@ class Sweeps:
         """The same with where each token leads. Large, so fewer are kept."""
         return _kept(
             self._sweeps,
-            (region.dfa, region.state, branch),
-            lambda: self._vocabulary.trie.sweep(region.dfa, region.state, branch.nodes),
+            (region.dfa, region.state, branch, region.apart),
+            lambda: self._swept(region, branch).without(branch.tokens_below(region.apart)),
             _WHOLE,
         )
+
+    def _swept(self, region: Region, branch: Branch) -> Sweep:
+        return self._vocabulary.trie.sweep(region.dfa, region.state, branch.nodes)
 
 
 def _kept(
@@ -107,7 +153,14 @@ def _kept(
     return found
 
 
-def packed(bits: Bools) -> npt.NDArray[np.int32]:
+def row_of(tokens: Ints | list[int], words: int) -> Row:
+    """Some tokens as a row of a mask."""
+    bits: Bools = np.zeros(words * 32, bool)
+    bits[tokens] = True
+    return packed(bits)
+
+
+def packed(bits: Bools) -> Row:
     """Booleans [32 * words] as one row of a mask, int32 [words]."""
     return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32, copy=False)
 

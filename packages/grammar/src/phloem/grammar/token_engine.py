@@ -7,7 +7,7 @@ region); a known one costs a lookup and the copy of a row. Which text was said i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +15,16 @@ import numpy.typing as npt
 from phloem.grammar.automaton import UNSPELLABLE, Cursor, Region
 from phloem.grammar.branches import Branch
 from phloem.grammar.mask_rows import MaskRows
-from phloem.grammar.sweeps import Outline, Sweeps, packed
+from phloem.grammar.sweeps import Exit, Outline, Sweeps, row_of
 from phloem.grammar.vocabulary import Vocabulary
 
 
 class Position:
     """A cursor with what is known about it. Identity is equality: an engine interns them."""
 
-    __slots__ = ("cursor", "distance", "final", "forced", "next", "row", "steps", "worst")
+    __slots__ = (
+        *("cursor", "distance", "final", "forced", "next", "region", "row", "steps", "worst"),
+    )
 
     def __init__(self, cursor: Cursor | None) -> None:
         self.cursor = cursor
@@ -40,6 +42,8 @@ class Position:
         """By token; legal ones only."""
         self.steps: dict[int, Position | None] = {}
         """By byte."""
+        self.region: Region | Literal[False] | None = False
+        """False: not asked yet."""
         self.distance = -1
         self.worst = -1
         """The greatest distance that a legal token leads to; 0 where it cannot be told."""
@@ -208,9 +212,7 @@ class TokenEngine:
         if position.cursor is not None and position.cursor.complete:
             listed += self.vocabulary.stop_ids
         if listed:
-            bits = np.zeros(len(row) * 32, bool)
-            bits[listed] = True
-            row |= packed(bits)
+            row |= row_of(listed, len(row))
         return row
 
     def _kept_inside(
@@ -220,16 +222,14 @@ class TokenEngine:
         states = np.zeros(region.dfa.states, bool)
         for end in sweep.end_states:
             states[end] = self.at(region.cursor(end)) in kept
-        bits = np.zeros(self.vocabulary.words * 32, bool)
-        bits[sweep.tokens[states[sweep.ends]]] = True
-        return packed(bits)
+        return row_of(sweep.tokens[states[sweep.ends]], self.vocabulary.words)
 
     def _distances(self, reach: Reach) -> dict[Position, int]:
         """How far it is from where tokens lead; nothing if the automaton cannot tell."""
         ends = [
             self.at(region.cursor(end))
             for region, branch in reach.regions
-            for end in self._sweeps.outline(region, branch).end_states
+            for end in self._sweeps.whole(region, branch).end_states
         ]
         found = {target: self.distance(target) for target in (*ends, *reach.targets)}
         known = {target: far for target, far in found.items() if far is not None}
@@ -248,10 +248,20 @@ class TokenEngine:
             branch, at = pending.pop()
             if at.cursor is None:
                 continue
-            region = at.cursor.region() if branch.size > _WORTH_A_SWEEP else None
+            if branch.size > _WORTH_A_SWEEP:
+                if at.region is False:
+                    at.region = at.cursor.region()
+                region = at.region
+            else:
+                region = None
             if region is not None:
                 regions.append((region, branch))
                 following = self._exits(self._sweeps.outline(region, branch), region)
+                for byte in region.apart:
+                    child = branch.below.get(byte)
+                    target_or_none = self.step(at, byte) if child is not None else None
+                    if child is not None and target_or_none is not None:
+                        following.append((child, target_or_none))
             else:
                 following = self._below(branch, at)
             for child, target in following:
@@ -284,15 +294,15 @@ class TokenEngine:
     def _exits(self, outline: Outline, region: Region) -> list[tuple[Branch, Position]]:
         """The branches by which tokens leave a region, with where they lead."""
         sources: dict[int, Position] = {}
-        exits: dict[Position, list[int]] = {}
-        for number, (state, byte) in enumerate(outline.exits):
-            source = sources.get(state)
+        exits: dict[Position, list[Exit]] = {}
+        for one in outline.exits:
+            source = sources.get(one.state)
             if source is None:
-                source = sources[state] = self.at(region.cursor(state))
-            target = self.step(source, byte)
+                source = sources[one.state] = self.at(region.cursor(one.state))
+            target = self.step(source, one.byte)
             if target is not None:
-                exits.setdefault(target, []).append(number)
-        return [(outline.branch(tuple(numbers)), target) for target, numbers in exits.items()]
+                exits.setdefault(target, []).append(one)
+        return [(outline.behind(found), target) for target, found in exits.items()]
 
     def _make_room(self) -> None:
         if self.rows.is_full or self._cells > self._most_cells:
@@ -314,6 +324,6 @@ def is_complete(position: Position) -> bool:
 
 
 _CELL_BYTES = 128  # about what an entry of a dictionary and its share of an object take
-_WORTH_A_SWEEP = 256
+_WORTH_A_SWEEP = 32
 _FEW = 8
 _UNKNOWN = -2

@@ -7,7 +7,7 @@ region is told, and left to the engine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -87,6 +87,16 @@ class TokenTrie:
     def size_below(self, node: int) -> int:
         """How many nodes there are in and below a node."""
         return self._sizes[node]
+
+    def tokens_below(self, nodes: Sequence[int]) -> Ints:
+        """The tokens that end in or below some nodes."""
+        level = np.array(nodes, np.int64)
+        levels = [level]
+        while len(level):
+            level = spans(self.first_children[level], self.child_counts[level])
+            levels.append(level)
+        found = np.concatenate(levels)
+        return self.tokens[spans(self.first_tokens[found], self.token_counts[found])]
 
     def sweep(self, dfa: Dfa, state: int, nodes: Sequence[int] = (0,)) -> Sweep:
         """Run every token below some nodes through a DFA that is in `state` at all of them."""
@@ -206,6 +216,15 @@ class Sweep:
     """That state, [m]."""
     exit_bytes: Bytes
     """That byte, [m]."""
+
+    def without(self, tokens: Ints) -> Sweep:
+        """The same for all but some tokens; exits stay."""
+        if not len(tokens):
+            return self
+        kept = ~np.isin(self.tokens, tokens)
+        ends = self.ends[kept]
+        end_states = np.unique(ends).tolist()
+        return replace(self, tokens=self.tokens[kept], ends=ends, end_states=end_states)
 
 
 _FEW = 256

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import compress
 
 import numpy as np
 
@@ -34,6 +35,7 @@ class Dfa:
     def _set(self, table: Table) -> None:
         self.table = table
         self.states = len(table.accepting)
+        self._firsts: dict[int, bytes] = {}
         for array in table:
             array.setflags(write=False)
 
@@ -57,7 +59,7 @@ class Dfa:
     @classmethod
     def any_text(cls) -> Dfa:
         """All well-formed UTF-8."""
-        return cls.of_lengths(0, None)
+        return _any_text()
 
     @classmethod
     def of_lengths(cls, fewest: int, most: int | None, budget: Budget = _DEFAULT) -> Dfa:
@@ -176,8 +178,15 @@ class Dfa:
 
     def first_bytes(self, state: int) -> bytes:
         """The bytes that may come next, ascending."""
-        row = self._rows[state]
-        return bytes([byte for byte, column in enumerate(self._classes) if row[column] >= 0])
+        found = self._firsts.get(state)
+        if found is None:
+            alive = bytes([target >= 0 for target in self._rows[state]])
+            found = self._firsts[state] = bytes(compress(range(256), self._classes_in(alive)))
+        return found
+
+    def _classes_in(self, values: bytes) -> bytes:
+        """By byte: the value of its class."""
+        return self._classes.translate(values.ljust(256, b"\0"))
 
     @property
     def accepting(self) -> Bools:
@@ -282,3 +291,8 @@ class Dfa:
         dfa = cls.__new__(cls)
         dfa._set(unpacked(data))
         return dfa
+
+
+@lru_cache(maxsize=1)
+def _any_text() -> Dfa:
+    return Dfa.of_lengths(0, None)

@@ -34,7 +34,7 @@ class StringMachine:
         self.fewest = shape.min_chars
         self.most = shape.max_chars
         self.is_counted = bool(shape.min_chars) or shape.max_chars is not None
-        self._firsts: dict[int, bytes] = {}
+        self._firsts: dict[tuple[int, bool], frozenset[int]] = {}
 
     def step(self, state: int, count: int, byte: int) -> tuple[int, int] | None:
         """The state after one more byte of content; the count is of characters begun."""
@@ -54,13 +54,14 @@ class StringMachine:
         """Whether the content may end here."""
         return count >= self.fewest and not self.paths.lengths[state]
 
-    def first_bytes(self, state: int, count: int) -> bytes:
-        """The bytes of content that may come next, ascending."""
-        firsts = self._firsts.get(state)
+    def first_bytes(self, state: int, count: int) -> frozenset[int]:
+        """The bytes of content that may come next."""
+        is_full = self.is_counted and count == self.most
+        firsts = self._firsts.get((state, is_full))
         if firsts is None:
-            firsts = self._firsts[state] = self.dfa.first_bytes(state)
-        if count == self.most and self.is_counted:
-            return bytes(byte for byte in firsts if byte & 0xC0 == 0x80)
+            found = self.dfa.first_bytes(state)
+            firsts = frozenset(b for b in found if not is_full or b & 0xC0 == 0x80)
+            self._firsts[state, is_full] = firsts
         return firsts
 
     def is_finite(self, state: int) -> bool:

@@ -1,13 +1,14 @@
 """Regions: the plain bytes of strings and names as DFAs, so that wide masks are swept at once.
 
 A region's DFA has no quotes, backslashes or control characters; those leave it. Several contents
-that are possible side by side become one joint DFA. For names, the places along declared and used
-names are states of their own in front of it; behind them, what the name was is not told, which
-costs masks the tokens that hold the end of one undeclared name and all of another.
+that are possible side by side become one joint DFA. For names, bytes that go on in a declared or a
+used name are told apart; behind others, what the name was is not told, which costs masks the
+tokens that hold the end of one undeclared name and all of another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,8 +30,6 @@ _NARROW = 16
 """So few plain bytes are walked rather than swept."""
 _MOST_STATES = 4096
 _MOST_KNOWN = 64
-_MOST_FRONT = 128
-"""How many places along names are told apart; further ones leave the region."""
 _WINDOW = 64
 """How many characters a region of counted content reaches; longer tokens walk on from there."""
 _WITHIN = 8
@@ -40,6 +39,7 @@ _LEADS = (b"", b"\xc2", b"\xe0", b"\xe1", b"\xed", b"\xf0", b"\xf1", b"\xf4")
 
 _ENDS = bytes((QUOTE, BACKSLASH))
 _LEAVING_WINDOW = _ENDS + bytes(byte for byte in PLAIN if byte & 0xC0 != 0x80)
+_PLAIN_SET = frozenset(PLAIN)
 _PLAIN = np.zeros(256, bool)
 _PLAIN[list(PLAIN)] = True
 
@@ -133,17 +133,10 @@ class Regions:
                     moved.append((before, around, None, targets, UNKNOWN))
             return machine.cursor(type(cursor), cursor.layout, tuple(moved), b"")
 
-        front = _Front(cursor, joint.dfa, state, _planned(places))
-        if not front.edges and not _is_special(places):
-            return Region(joint.dfa, state, behind, leaving=_ENDS)
-        known = len(front.places)
-
-        def at(number: int) -> NameCursor:
-            if number >= known:
-                return behind(number - known)
-            return machine.cursor(type(cursor), cursor.layout, front.places[number], b"")
-
-        return Region(front.overlaid(joint.dfa), 0, at, leaving=front.leaving)
+        apart = _told_apart(places)
+        if apart or _is_special(places):
+            apart.update(_ENDS)
+        return Region(joint.dfa, state, behind, leaving=_ENDS, apart=bytes(sorted(apart)))
 
     def _joint(self, dfas: tuple[Dfa, ...], at: tuple[int, ...]) -> tuple[Joint, int] | None:
         """The joint DFA of some, and its state; None if it is too large."""
@@ -156,54 +149,6 @@ class Regions:
             if joint is not None and at in joint.states:
                 return joint, joint.states[at]
         return None
-
-
-class _Front:
-    """The places along declared, used and planned names, breadth first, which stay exact."""
-
-    def __init__(self, cursor: NameCursor, dfa: Dfa, state: int, planned: list[bytes]) -> None:
-        self.places: list[tuple[NamePlace, ...]] = [cursor.places]
-        paths = [b""]
-        self.behind = [state]
-        """By place: the state of the joint DFA, -1 where no undeclared name is possible."""
-        self.edges: list[tuple[int, int, int]] = []
-        """Place, byte, and the place after it; -1 where the byte leaves the region."""
-        for number, places in enumerate(self.places):
-            path = paths[number]
-            length = len(path)
-            further = {
-                word[length] for word in planned if len(word) > length and word.startswith(path)
-            }
-            for byte in sorted(_told_apart(places).union(filter(_PLAIN.item, further))):
-                moved = cursor.fed(places, byte) if len(self.places) < _MOST_FRONT else ()
-                self.edges.append((number, byte, len(self.places) if moved else -1))
-                if moved:
-                    at = self.behind[number]
-                    self.behind.append(-1 if at < 0 else dfa.step(at, byte))
-                    self.places.append(moved)
-                    paths.append(path + bytes((byte,)))
-
-    @property
-    def leaving(self) -> bytes:
-        """The bytes that may leave the region."""
-        return bytes({*_ENDS, *(byte for _, byte, target in self.edges if target < 0)})
-
-    def overlaid(self, dfa: Dfa) -> Dfa:
-        """These places, numbered from 0, and behind them the states of a DFA."""
-        known, table = len(self.places), dfa.table
-        bytes_ = np.unique(np.array([byte for _, byte, _ in self.edges], np.uint8))
-        classes = table.classes.astype(np.int32)
-        rows = np.append(table.next, np.full((1, table.next.shape[1]), -1, np.int32), axis=0)
-        rows = np.where(rows < 0, -1, rows + known)
-        rows = np.concatenate([rows[self.behind], rows[:-1]])
-        rows = np.append(rows, rows[:, classes[bytes_]], axis=1)
-        columns = {byte: table.next.shape[1] + i for i, byte in enumerate(bytes_.tolist())}
-        for place, byte, target in self.edges:
-            rows[place, columns[byte]] = target
-        for byte, column in columns.items():
-            classes[byte] = column
-        used, numbers = np.unique(classes, return_inverse=True)
-        return _unchanged(rows[:, used], numbers.reshape(-1).astype(np.uint8))
 
 
 def _is_special(places: tuple[NamePlace, ...]) -> bool:
@@ -243,7 +188,7 @@ def _joint(dfas: tuple[Dfa, ...], start: tuple[int, ...]) -> Joint | None:
     """From a state of each; None if it is too large."""
     if len(dfas) == 1:
         parts: list[tuple[int, ...]] = [(state,) for state in range(dfas[0].states)]
-        return Joint(_plain(dfas[0].table), parts, {part: part[0] for part in parts})
+        return Joint(_plain_part(dfas[0]), parts, {part: part[0] for part in parts})
     columns = np.stack([dfa.table.classes for dfa in dfas])
     firsts, classes = np.unique(columns, axis=1, return_index=True, return_inverse=True)[1:]
     rows = [
@@ -276,6 +221,11 @@ def _joint(dfas: tuple[Dfa, ...], start: tuple[int, ...]) -> Joint | None:
     return Joint(_plain(table), parts, states)
 
 
+@lru_cache(maxsize=64)
+def _plain_part(dfa: Dfa) -> Dfa:
+    return _plain(dfa.table)
+
+
 def _plain(table: Table) -> Dfa:
     """The same states, without the bytes that do not stand for themselves in a string."""
     pairs, classes = np.unique(table.classes.astype(np.int32) * 2 + _PLAIN, return_inverse=True)
@@ -295,5 +245,5 @@ def _unchanged(rows: Ints, classes: Bytes) -> Dfa:
     return Dfa.deserialize(packed(Table(rows.astype(np.int32), np.zeros(len(rows), bool), classes)))
 
 
-def _is_wide(content: set[int]) -> bool:
-    return sum(map(bool, _PLAIN[list(content)])) > _NARROW
+def _is_wide(content: Set[int]) -> bool:
+    return len(content) > _NARROW and len(_PLAIN_SET & content) > _NARROW

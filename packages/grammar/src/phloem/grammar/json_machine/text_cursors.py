@@ -9,7 +9,7 @@ so that such text is forced as soon as there is one. Lone surrogates are never l
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING, Any
 
 from phloem.grammar.automaton import Region
@@ -66,7 +66,7 @@ class TextCursor(JsonCursor):
         """The places after one more byte of content; none if it is not legal."""
 
     @abstractmethod
-    def content_bytes(self, places: tuple[Any, ...]) -> set[int]:
+    def content_bytes(self, places: tuple[Any, ...]) -> Set[int]:
         """The bytes of content that `fed` takes."""
 
     @abstractmethod
@@ -93,7 +93,7 @@ class TextCursor(JsonCursor):
         if self.pending:
             candidates = _AFTER_BACKSLASH if self.pending == b"\\" else HEX_DIGITS + b"\\u"
             return sorted(byte for byte in candidates if self._escape(byte) is not None)
-        firsts = self.content_bytes(self.places) & _PLAIN
+        firsts = set(self.content_bytes(self.places) & _PLAIN)
         if self.closed() is not None:
             firsts.add(QUOTE)
         if self._can_escape(_TIDY):
@@ -191,8 +191,11 @@ class StringCursor(TextCursor):
                 moved.append((string, *target, level))
         return tuple(moved)
 
-    def content_bytes(self, places: tuple[StringPlace, ...]) -> set[int]:
+    def content_bytes(self, places: tuple[StringPlace, ...]) -> Set[int]:
         """The bytes of content that may come next."""
+        if len(places) == 1:
+            string, state, count, _ = places[0]
+            return string.first_bytes(state, count)
         return {
             byte for string, state, count, _ in places for byte in string.first_bytes(state, count)
         }
