@@ -35,10 +35,10 @@ class PreparedBatch:
 class Relayed(NamedTuple):
     """Tokens that the step before has sampled."""
 
-    tokens: Tensor
-    """[r] int64"""
-    rows: Tensor
-    """[r] int64, the row that each comes from."""
+    tokens: npt.NDArray[np.int64]
+    """[r] where they go in the batch's tokens."""
+    rows: npt.NDArray[np.int32]
+    """[r] the row of the row table that each comes from."""
 
 
 def prepare(
@@ -74,7 +74,7 @@ def prepare(
     relayed = None
     if (found := np.flatnonzero(tokens[0] == RELAYED)).size:
         rows = batch.rows[np.searchsorted(ends, found, side="right")]
-        relayed = Relayed(on_device(found), on_device(rows))
+        relayed = Relayed(found, rows)
     return PreparedBatch(
         forward=ForwardBatch(
             input_ids=input_ids,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from phloem.kernels import KVCache, KVLayer
-from phloem.model_runner.batch import PreparedBatch, prepare
+from phloem.model_runner.batch import PreparedBatch, Relayed, prepare
 from phloem.model_runner.models import LlamaModel
 from phloem.model_runner.prompt_logprobs import prompt_logprobs
 from phloem.model_runner.sampler import (
@@ -105,7 +105,7 @@ class ModelRunner:
         self._kv_pool = kv_pool if layer_ready is None else _AwaitedKV(kv_pool, layer_ready)
         self._row_table = row_table
         self._sampler = Sampler(model.ops)
-        self._relay = torch.zeros(len(row_table), dtype=torch.int64, device=model.device)
+        self._relay = _Relay(len(row_table), model.device)
         self._worker: _Worker = (
             ThreadPoolExecutor(1, thread_name_prefix="phloem-model") if overlap else _Inline()
         )
@@ -152,8 +152,7 @@ class ModelRunner:
     @torch.inference_mode()
     def _forward(self, batch: ModelWorkerBatch, prepared: PreparedBatch) -> _Forwarded:
         if prepared.relayed is not None:
-            relayed = prepared.relayed
-            prepared.forward.input_ids[relayed.tokens] = self._relay[relayed.rows]
+            self._relay.fill(prepared.forward.input_ids, prepared.relayed)
         wanted = None if batch.prompt_logprobs else prepared.last_tokens
         hidden = self._model.forward(prepared.forward, self._kv_pool, wanted)
         last = hidden
@@ -176,20 +175,49 @@ class ModelRunner:
         batch, forwarded = step.batch, step.forwarded.result()
         if not len(forwarded.rows):
             return _result(batch, forwarded, None)
-        rows = torch.from_numpy(batch.rows.astype(np.int64)).to(self._relay.device)
         if not wants_greedy_only(batch.sampling, forwarded.rows):
             logits = self._model.logits(forwarded.hidden)
-            sampled = self._sampler(
-                logits, forwarded.rows, batch.sampling, masks, self._relay[rows]
-            )
+            newest = self._relay.newest(batch.rows)
+            sampled = self._sampler(logits, forwarded.rows, batch.sampling, masks, newest)
         else:
             bits = None if masks is None else bits_of_rows(masks, forwarded.rows)
             sampled = greedy(self._model.greedy(forwarded.hidden, bits), forwarded.rows)
         # Rows that failed relay token 0: a later step may be in flight for them, and is dropped.
-        if len(forwarded.rows) < len(rows):
-            rows = rows[torch.from_numpy(forwarded.rows).to(rows.device)]
-        self._relay[rows] = sampled.ids
+        self._relay.put(batch.rows[forwarded.rows], sampled.ids)
         return _result(batch, forwarded, sampled)
+
+
+class _Relay:
+    """The token that was sampled last for each row of the row table, on the device.
+
+    On a CPU it is read and written through numpy, which at a few elements costs a tenth of what
+    torch's indexing does.
+    """
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self._ids = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._on_host = self._ids.numpy() if device.type == "cpu" else None
+
+    def put(self, rows: npt.NDArray[np.int32], ids: Tensor) -> None:
+        """Keep `ids` `[n]` int64 for `rows` `[n]`."""
+        if self._on_host is not None:
+            self._on_host[rows] = ids.numpy()
+        else:
+            self._ids[self._index(rows)] = ids
+
+    def fill(self, input_ids: Tensor, relayed: Relayed) -> None:
+        """Put relayed tokens in their places of `input_ids` `[T]` int64."""
+        if self._on_host is not None:
+            input_ids.numpy()[relayed.tokens] = self._on_host[relayed.rows]
+        else:
+            input_ids[self._index(relayed.tokens)] = self.newest(relayed.rows)
+
+    def newest(self, rows: npt.NDArray[np.int32]) -> Tensor:
+        """`[n]` int64, of `rows` `[n]`."""
+        return self._ids[self._index(rows)]
+
+    def _index(self, values: npt.NDArray[np.integer]) -> Tensor:
+        return torch.from_numpy(values.astype(np.int64)).to(self._ids.device)
 
 
 def _not_finite(hidden: Tensor, rows: npt.NDArray[np.int64]) -> dict[int, str]:
