@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phloem.grammar.dfa import Budget, Dfa
+from phloem.grammar.dfa.table import Table
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
 
 LONGEST = 5
@@ -213,3 +214,26 @@ def test_bytes_that_no_state_tells_apart_share_a_class():
     assert dfa.table.next.shape == (2, 3)
     assert dfa.transitions.shape == (2, 256)
     assert dfa.first_bytes(1) == b"0123456789"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_small_automata_are_minimized_to_the_same_as_large_ones(seed, monkeypatch):
+    random = np.random.default_rng(seed)
+    states, classes = int(random.integers(1, 12)), int(random.integers(1, 5))
+    targets = random.integers(-1, states, (states, classes))
+    targets[random.random((states, classes)) < seed / 80] = -1
+    by_byte = np.append(np.arange(classes), random.integers(0, classes, 256 - classes))
+    table = Table(targets.astype(np.int32), random.random(states) < 0.3, by_byte.astype(np.uint8))
+    small = Dfa(table)
+    told = small.byte_distances.tolist(), small.longest
+    monkeypatch.setattr("phloem.grammar.dfa.table._FEW_EDGES", -1)
+    large = Dfa(table)
+    assert small == large
+    assert np.array_equal(small.table.next, large.table.next)
+    texts = [random.integers(0, classes, length).astype(np.uint8).tobytes() for length in range(9)]
+    for text in texts:
+        state = 0
+        for byte in text:
+            state = targets[state, byte] if state >= 0 else -1
+        assert small.accepts(text) == (state >= 0 and bool(table.accepting[state]))
+    assert told == (large.byte_distances.tolist(), large.longest)

@@ -19,14 +19,12 @@ class Branch:
 
     def __init__(self, trie: TokenTrie, nodes: Sequence[int]) -> None:
         self._trie = trie
-        self.nodes = nodes
+        self.nodes = tuple(nodes)
         self.size = sum(trie.size_below(node) for node in nodes)
         """The nodes in and below it."""
         self.is_leaf = self.size == len(nodes)
-        self.tokens: list[int] = []
+        self.tokens = tuple(token for node in nodes for token in trie.tokens_at(node))
         """The tokens that end here."""
-        for node in nodes:
-            self.tokens += trie.tokens_at(node)
         self._below: dict[int, Branch] | None = None
 
     @property

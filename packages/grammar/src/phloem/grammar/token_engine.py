@@ -268,7 +268,7 @@ class TokenEngine:
                 if child.tokens:
                     known = targets.get(target)
                     if known is None:
-                        targets[target] = child.tokens.copy()
+                        targets[target] = [*child.tokens]
                     else:
                         known += child.tokens
                 if not child.is_leaf:

@@ -16,7 +16,7 @@ from phloem.grammar.dfa import literals, product, subsets
 from phloem.grammar.dfa.budget import Budget
 from phloem.grammar.dfa.minimize import EMPTY, minimal
 from phloem.grammar.dfa.serial import packed, unpacked
-from phloem.grammar.dfa.table import Bools, Ints, Predecessors, Table, distances, heights
+from phloem.grammar.dfa.table import Bools, Ints, Table, distances, heights
 
 _DEFAULT = Budget()
 
@@ -125,8 +125,14 @@ class Dfa:
 
     def lives_without(self, left_out: bytes) -> bool:
         """Whether from every state a text can be ended without some bytes."""
-        table = self._avoiding(left_out)
-        return bool((distances(table, Predecessors(table.next)) >= 0).all())
+        table = self.table
+        counts = np.bincount(table.classes, minlength=table.next.shape[1])
+        gone = np.bincount(table.classes[list(left_out)], minlength=table.next.shape[1]) == counts
+        if not (table.next[:, gone] >= 0).any():
+            return True
+        following = table.next.copy()
+        following[:, gone] = -1
+        return bool((distances(table._replace(next=following)) >= 0).all())
 
     def _avoiding(self, left_out: bytes) -> Table:
         transitions = self.transitions.copy()
@@ -215,13 +221,13 @@ class Dfa:
         """The bytes of the longest text; None without a limit; 0 for the empty language."""
         if self.is_empty:
             return 0
-        height = int(heights(self.table, Predecessors(self.table.next))[0])
+        height = int(heights(self.table)[0])
         return None if height < 0 else height
 
     @cached_property
     def byte_distances(self) -> Ints:
         """[states]: the fewest bytes to the end of a text."""
-        return distances(self.table, Predecessors(self.table.next))
+        return distances(self.table)
 
     @cached_property
     def char_distances(self) -> Ints:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from phloem.grammar.dfa.budget import Budget
-from phloem.grammar.dfa.table import Bools, Ints, Longs, Predecessors, Table, distances, heights
+from phloem.grammar.dfa.minimize_small import small_minimal
+from phloem.grammar.dfa.table import Bools, Ints, Longs, Table, distances, has_few_edges, heights
 
 EMPTY = Table(np.zeros((0, 1), np.int32), np.zeros(0, bool), np.zeros(256, np.uint8))
 """The empty language: no state is live, so there is none."""
@@ -22,7 +23,13 @@ def minimal(table: Table, budget: Budget) -> Table:
     budget.check(len(table.accepting))
     if not len(table.accepting):
         return EMPTY
-    nearest = distances(table, Predecessors(table.next), budget)
+    if has_few_edges(table):
+        return small_minimal(table, budget) or EMPTY
+    return _minimal(table, budget)
+
+
+def _minimal(table: Table, budget: Budget) -> Table:
+    nearest = distances(table, budget)
     if nearest[0] < 0:
         return EMPTY
     live = nearest >= 0
@@ -48,7 +55,7 @@ def _equivalent(table: Table, nearest: Ints, budget: Budget) -> Ints:
     the longest continuation of each state: equivalent states agree on both, and counted
     repetitions, which would take a round per count, are told apart at once.
     """
-    longest = heights(table, Predecessors(table.next), budget)
+    longest = heights(table, budget)
     features = (nearest.astype(np.int64) + 1) + (longest.astype(np.int64) + 1) * (1 << 32)
     first: Longs = np.unique(features, return_inverse=True)[1].reshape(-1)
     seed = 1

@@ -56,20 +56,28 @@ def spans(starts: Longs, counts: Longs) -> Longs:
     return np.arange(total) + np.repeat(starts - ends + counts, counts)
 
 
-def distances(table: Table, predecessors: Predecessors, budget: Budget = _DEFAULT) -> Ints:
+def distances(table: Table, budget: Budget = _DEFAULT) -> Ints:
     """The fewest bytes to an accepting state, [states]; -1 where none can be reached."""
+    if has_few_edges(table):
+        sources = sources_of(table.next.tolist())
+        return np.array(few_distances(table.accepting.tolist(), sources), np.int32)
+    predecessors = Predecessors(table.next)
     result = np.full(len(table.accepting), -1, np.int32)
     level, depth = np.flatnonzero(table.accepting), 0
     while len(level):
         budget.check(0)
         result[level] = depth
-        sources = predecessors.of(level)
-        level, depth = np.unique(sources[result[sources] < 0]), depth + 1
+        sources_met = predecessors.of(level)
+        level, depth = np.unique(sources_met[result[sources_met] < 0]), depth + 1
     return result
 
 
-def heights(table: Table, predecessors: Predecessors, budget: Budget = _DEFAULT) -> Ints:
+def heights(table: Table, budget: Budget = _DEFAULT) -> Ints:
     """The most bytes that can follow a state, [states]; -1 where there is no such limit."""
+    if has_few_edges(table):
+        rows = table.next.tolist()
+        return np.array(few_heights(rows, sources_of(rows)), np.int32)
+    predecessors = Predecessors(table.next)
     result = np.full(len(table.accepting), -1, np.int32)
     open_edges = (table.next >= 0).sum(axis=1)
     level, depth = np.flatnonzero(open_edges == 0), 0
@@ -80,3 +88,53 @@ def heights(table: Table, predecessors: Predecessors, budget: Budget = _DEFAULT)
         open_edges[sources] -= counts
         level, depth = sources[open_edges[sources] == 0], depth + 1
     return result
+
+
+# The same without arrays: faster where there are few edges, and where levels are narrow.
+
+
+def has_few_edges(table: Table) -> bool:
+    """Whether lists are faster than arrays."""
+    return table.next.size <= _FEW_EDGES
+
+
+def sources_of(rows: list[list[int]]) -> list[list[int]]:
+    """By state: the sources of edges into it, each once."""
+    sources: list[list[int]] = [[] for _ in rows]
+    for state, row in enumerate(rows):
+        for target in {*row}:
+            if target >= 0:
+                sources[target].append(state)
+    return sources
+
+
+def few_distances(accepting: list[bool], sources: list[list[int]]) -> list[int]:
+    """`distances` of a table by its sources."""
+    result = [0 if accepts else -1 for accepts in accepting]
+    found = [state for state, accepts in enumerate(accepting) if accepts]
+    for state in found:
+        further = result[state] + 1
+        for source in sources[state]:
+            if result[source] < 0:
+                result[source] = further
+                found.append(source)
+    return result
+
+
+def few_heights(rows: list[list[int]], sources: list[list[int]]) -> list[int]:
+    """`heights` of a table by its rows and sources."""
+    result = [-1] * len(rows)
+    open_targets = [len({*row} - {-1}) for row in rows]
+    found = [state for state, count in enumerate(open_targets) if not count]
+    for state in found:
+        result[state] = 1 + max(
+            (result[target] for target in rows[state] if target >= 0), default=-1
+        )
+        for source in sources[state]:
+            open_targets[source] -= 1
+            if not open_targets[source]:
+                found.append(source)
+    return result
+
+
+_FEW_EDGES = 1 << 16

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from phloem.grammar.dfa import Dfa
-from phloem.grammar.dfa.table import Predecessors, heights
+from phloem.grammar.dfa.table import heights
 from phloem.grammar.json_machine.spelling import PLAIN
 
 _FIRST = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -66,8 +66,7 @@ class Paths:
     @cached_property
     def heights(self) -> list[int]:
         """[states]: the most bytes that can follow; -1 without a limit."""
-        table = self.dfa.table
-        return heights(table, Predecessors(table.next)).tolist()  # type: ignore[no-any-return]
+        return heights(self.dfa.table).tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def unbounded(self) -> bool:
