@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
 
     with Engine(model=options.model, grammar_backend="fsm") as engine:
         cases = read_cases()
-        wanted = requests(engine, cases, options.count, options.room)
+        wanted = requests(engine, cases, options.count, options.room, seed=options.seed)
         answers: list[Answer] = []
         start = time.perf_counter()
         with counted_forwards() as forwards:
@@ -181,6 +181,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--room", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=1.2)
+    parser.add_argument("--seed", type=int, default=0, help="of the first answer")
     parser.add_argument("--jumps", type=int, default=8, help="answers with long names")
 
 
