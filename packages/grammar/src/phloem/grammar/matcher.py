@@ -162,15 +162,18 @@ def _gathered(
     A loop over the matchers would take longer than all the copying: hence the maps.
     """
     count, begin = len(rows), rows[0] if rows else 0
-    if {*map(type, matchers)} != {AutomatonMatcher} or count != len(matchers):
+    try:
+        engines = {*map(_ENGINE, matchers)}
+        numbers = [*map(_ROW, matchers)]
+    except AttributeError:  # there are others among them
         return False
-    engines = {*map(_ENGINE, matchers)}
+    if len(engines) != 1 or count != len(matchers):
+        return False
     engine: TokenEngine = engines.pop()
-    if engines or mask.shape[1] != engine.vocabulary.words:
+    if mask.shape[1] != engine.vocabulary.words:
         return False
     if rows != range(begin, begin + count) and [*rows] != [*range(begin, begin + count)]:
         return False
-    numbers = [*map(_ROW, matchers)]
     if min(numbers) < 0:
         generation = engine.rows.generation
         numbers = [engine.row(matcher._position) for matcher in matchers]  # type: ignore[attr-defined]

@@ -38,6 +38,8 @@ class Outline:
     def __init__(self, branch: Branch, bits: Row, exits: Sequence[Exit], shared: Branches) -> None:
         self.bits = bits
         """int32 [words]: the tokens that stay inside."""
+        self.end_states: list[int] | None = None
+        """Each state that one of them leads to, once; None: not known yet."""
         self.exits = exits
         self._branch = branch
         self._shared = shared
@@ -57,7 +59,9 @@ class Outline:
         ):
             groups.setdefault((state, byte), []).append(node)
         exits = [Exit(*key, tuple(nodes)) for key, nodes in groups.items()]
-        return cls(branch, row_of(sweep.tokens, words), exits, {})
+        outline = cls(branch, row_of(sweep.tokens, words), exits, {})
+        outline.end_states = sweep.end_states
+        return outline
 
     def without(self, firsts: bytes) -> Outline:
         """That of the tokens which begin with none of some bytes."""
@@ -126,6 +130,13 @@ class Sweeps:
             lambda: Outline.of(branch, self._swept(region, branch), words, leaving),
             _OUTLINES,
         )
+
+    def end_states(self, region: Region, branch: Branch) -> list[int]:
+        """Each state that such a token leads to, once."""
+        outline = self.outline(region, branch)
+        if outline.end_states is None:
+            outline.end_states = self.whole(region, branch).end_states
+        return outline.end_states
 
     def whole(self, region: Region, branch: Branch) -> Sweep:
         """The same with where each token leads. Large, so fewer are kept."""

@@ -23,7 +23,8 @@ class Position:
     """A cursor with what is known about it. Identity is equality: an engine interns them."""
 
     __slots__ = (
-        *("cursor", "distance", "final", "forced", "next", "region", "row", "steps", "worst"),
+        *("cursor", "distance", "final", "forced", "next", "region", "row", "steered", "steps"),
+        "worst",
     )
 
     def __init__(self, cursor: Cursor | None) -> None:
@@ -47,6 +48,8 @@ class Position:
         self.distance = -1
         self.worst = -1
         """The greatest distance that a legal token leads to; 0 where it cannot be told."""
+        self.steered: dict[int, npt.NDArray[np.int32]] = {}
+        """By tokens that are left: the mask of those that lead near enough to the end."""
         self.forced: bytes | None = None
 
 
@@ -134,6 +137,9 @@ class TokenEngine:
         """
         if 0 <= position.worst < tokens_left:
             return None
+        known = position.steered.get(tokens_left)
+        if known is not None:
+            return known
         self._make_room()
         reach = self._reached(position)
         if position.row < 0:
@@ -145,9 +151,10 @@ class TokenEngine:
         limit = tokens_left - 1
         if not is_complete(position):
             limit = max(limit, min(distances.values()))
-        return self._mask(
-            position, reach, {target for target, far in distances.items() if far <= limit}
-        )
+        kept = {target for target, far in distances.items() if far <= limit}
+        row = position.steered[tokens_left] = self._mask(position, reach, kept)
+        self._cells += row.nbytes // _CELL_BYTES
+        return row
 
     def distance(self, position: Position) -> int | None:
         """`Cursor.distance` with the costs of this vocabulary."""
@@ -229,7 +236,7 @@ class TokenEngine:
         ends = [
             self.at(region.cursor(end))
             for region, branch in reach.regions
-            for end in self._sweeps.whole(region, branch).end_states
+            for end in self._sweeps.end_states(region, branch)
         ]
         found = {target: self.distance(target) for target in (*ends, *reach.targets)}
         known = {target: far for target, far in found.items() if far is not None}

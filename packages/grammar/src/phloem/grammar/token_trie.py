@@ -221,9 +221,11 @@ class Sweep:
         """The same for all but some tokens; exits stay."""
         if not len(tokens):
             return self
-        kept = ~np.isin(self.tokens, tokens)
+        left_out = np.zeros(max(int(self.tokens.max(initial=0)), int(tokens.max())) + 1, bool)
+        left_out[tokens] = True
+        kept = ~left_out[self.tokens]
         ends = self.ends[kept]
-        end_states = np.unique(ends).tolist()
+        end_states = np.flatnonzero(np.bincount(ends)).tolist()
         return replace(self, tokens=self.tokens[kept], ends=ends, end_states=end_states)
 
 

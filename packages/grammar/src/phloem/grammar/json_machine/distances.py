@@ -8,8 +8,9 @@ that is steered by distances ends in time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatchmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from phloem.grammar.automaton import UNSPELLABLE, TokenCost
@@ -50,6 +51,7 @@ class Distances:
         self.cost_of_literal = cost
         self._machine = machine
         self._literals: dict[bytes, int] = {}
+        self._ways: dict[type[JsonCursor], Callable[[Distances, Any], int]] = {}
         self._rests: dict[tuple[StringMachine | NumberMachine, int, int], int] = {}
         self._levels: WeakKeyDictionary[Level, int] = WeakKeyDictionary()
         self._states: WeakKeyDictionary[Container, int] = WeakKeyDictionary()
@@ -57,9 +59,17 @@ class Distances:
         for node in sorted(range(len(self._nodes)), key=machine.weights.__getitem__):
             self._nodes[node] = self._of_node(node)
 
-    @singledispatchmethod
     def of(self, cursor: JsonCursor) -> int:
         """The tokens that suffice from a cursor."""
+        kind = type(cursor)
+        way = self._ways.get(kind)
+        if way is None:
+            # Asking the dispatcher each time would take longer than most of the ways do.
+            way = self._ways[kind] = type(self).__dict__["_of"].dispatcher.dispatch(kind)
+        return way(self, cursor)
+
+    @singledispatchmethod
+    def _of(self, cursor: JsonCursor) -> int:
         raise TypeError(f"{type(cursor).__name__} is no cursor of a JSON text")
 
     def literal(self, literal: bytes) -> int:
@@ -73,34 +83,34 @@ class Distances:
 
     # Between strings.
 
-    @of.register
+    @_of.register
     def _(self, cursor: Value) -> int:
         return self._of_candidates(cursor.candidates)
 
-    @of.register
+    @_of.register
     def _(self, cursor: Word) -> int:
         return self.literal(cursor.rest) + self.after(cursor.level)
 
-    @of.register
+    @_of.register
     def _(self, cursor: Number) -> int:
         return min(
             self._rest_of_number(number, state) + self.after(level)
             for number, state, level in cursor.places
         )
 
-    @of.register
+    @_of.register
     def _(self, cursor: After) -> int:
         return self.after(cursor.level)
 
-    @of.register
+    @_of.register
     def _(self, cursor: Close) -> int:
         return self._closing(cursor.level)
 
-    @of.register
+    @_of.register
     def _(self, cursor: Colon) -> int:
         return self.literal(b":") + self._of_candidates(cursor.candidates)
 
-    @of.register
+    @_of.register
     def _(self, cursor: Member) -> int:
         ways = [self._closing(cursor.level)] if cursor.can_close else []
         growing = cursor.growing
@@ -111,7 +121,7 @@ class Distances:
             ]
         return min(ways)
 
-    @of.register
+    @_of.register
     def _(self, cursor: Indent) -> int:
         if not cursor.missing:
             return self.of(cursor.ended)
@@ -252,7 +262,7 @@ class Distances:
             known = self._rests[number, state, 0] = self.literal(path) if path else 0
         return known
 
-    @of.register
+    @_of.register
     def _(self, cursor: StringCursor) -> int:
         skipped, found = len(cursor.pending), []
         for string, state, count, level in cursor.places:
@@ -261,7 +271,7 @@ class Distances:
                 found.append(self.literal(head[skipped:]) + rest + self.after(level))
         return min(found) if found else self._by_escape(cursor)
 
-    @of.register
+    @_of.register
     def _(self, cursor: NameCursor) -> int:
         skipped, found = len(cursor.pending), []
         for place in cursor.places:
