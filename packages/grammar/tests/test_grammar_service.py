@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import CancelledError, wait
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 
 import pytest
@@ -318,14 +319,63 @@ def test_workers_run_in_the_background_and_so_does_their_session(serve):
     assert nice == session == b"10"
 
 
-def test_a_worker_that_needs_long_goes_on_at_the_lowest_priority_and_is_replaced(serve):
-    service = serve(limits={"brief_seconds": 0.0})
+def test_a_worker_that_needs_long_goes_on_at_the_lowest_priority_and_then_as_before(serve):
+    service = serve(limits={"brief_seconds": 0.0, "nice": 5})
     service.start().result(PATIENCE)
-    (first,) = service.worker_pids
+    (worker,) = service.worker_pids
     nice, _, pid = service.compile(script("priority 19")).data.split()
-    assert (nice, int(pid)) == (b"19", first)
+    assert (nice, int(pid)) == (b"19", worker)
+    nice, _, pid = service.compile(script("priority 5")).data.split()
+    assert int(nice) in (5, 19), "it began at 5, and may have been lowered since"
+    assert int(pid) == worker
+
+
+@pytest.mark.skipif(not LINUX, reason="the processor time of others is Linux's to tell")
+def test_what_waits_uses_no_processor_time_and_may_take_longer_than_the_limit(serve, pipe):
+    service = serve(limits={"seconds": 0.5, "patience": 1000})
     service.start().result(PATIENCE)
-    assert first not in service.worker_pids
+    here, proceed = pipe("here"), pipe("proceed")
+    waiting = service.submit(script(f"meet {here} {proceed}"))
+    here.read_text()
+    with pytest.raises(FutureTimeout):
+        waiting.result(1.0)
+    proceed.write_text("at last")
+    assert waiting.result(PATIENCE).data == b"at last"
+
+
+def test_what_waits_for_ever_is_ended_by_the_clock(serve, pipe):
+    service = serve(limits={"seconds": 0.1, "patience": 2})
+    service.start().result(PATIENCE)
+    with pytest.raises(ConstraintTooComplex, match=r"longer than 0\.1 seconds"):
+        service.compile(script(f"meet {pipe('here')} {pipe('proceed')}"))
+
+
+def test_that_a_constraint_took_too_long_is_soon_forgotten(serve):
+    now = [1000.0]
+    limits = {"seconds": 0.1, "error_seconds": 60, "late_seconds": 5}
+    service = serve(clock=lambda: now[0], limits=limits)
+    for passed, failed in ((0, 1), (4, 1), (1, 2)):
+        now[0] += passed
+        with pytest.raises(ConstraintTooComplex):
+            service.compile(script("spin"))
+        assert service.stats.failed == failed
+
+
+@pytest.mark.skipif(not LINUX, reason="priorities of threads are Linux's")
+def test_a_library_is_loaded_outside_the_limits_and_once(serve):
+    """Of `auto`, which finds out with the first grammar in EBNF that it needs one."""
+    pytest.importorskip("xgrammar")
+    vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [None], stop_ids=[256])
+    limits = {"memory_bytes": 64 * MIB, "nice": 10}
+    service = serve("auto", vocabulary=vocabulary, limits=limits)
+    service.compile(Constraint.regex("a"))
+    (worker,) = service.worker_pids
+    for text in ("x", "y"):
+        assert service.compile(Constraint.ebnf(f'root ::= "{text}"')).data.startswith(b"xgrammar")
+        assert service.worker_pids == [worker]
+    assert os.getpriority(os.PRIO_PROCESS, worker) == os.nice(0)
+    report = service.check(Constraint.ebnf('root ::= "z"'), ["xgrammar", "fsm"]).result(PATIENCE)
+    assert [each.supported for each in report.backends] == [True, False]
 
 
 def test_a_backend_that_cannot_be_made_is_no_fault_of_the_constraint(serve, backend):
@@ -418,7 +468,14 @@ def test_a_hostile_constraint_is_an_error_and_the_next_is_compiled(real, hostile
 
 @pytest.mark.parametrize(
     "limits",
-    [{"workers": 0}, {"nice": 20}, {"seconds": 0}, {"seconds": float("nan")}, {"memory_bytes": -1}],
+    [
+        {"workers": 0},
+        {"nice": 20},
+        {"seconds": 0},
+        {"seconds": float("nan")},
+        {"memory_bytes": -1},
+        {"patience": 0.5},
+    ],
 )
 def test_limits_that_make_no_sense_are_refused(limits):
     with pytest.raises(ValueError, match=next(iter(limits))):

@@ -57,27 +57,25 @@ class CompiledCache:
 class RecentErrors:
     """Errors of constraints, each for some seconds."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float], limit: int = 1024) -> None:
+    def __init__(self, clock: Callable[[], float], limit: int = 1024) -> None:
         """At most `limit` are kept, the latest."""
-        self._seconds = seconds
         self._clock = clock
         self._limit = limit
         self._items: OrderedDict[str, tuple[float, GrammarError]] = OrderedDict()
 
     def get(self, key: str) -> GrammarError | None:
         """A copy of the error, because raising one adds to it."""
-        self._forget()
-        found = self._items.get(key)
-        return None if found is None else copy.copy(found[1])
+        until, error = self._items.get(key, (0.0, None))
+        if error is None:
+            return None
+        if until <= self._clock():
+            del self._items[key]
+            return None
+        return copy.copy(error)
 
-    def put(self, key: str, error: GrammarError) -> None:
+    def put(self, key: str, error: GrammarError, seconds: float) -> None:
         """Remember an error from now on."""
         self._items.pop(key, None)
-        self._items[key] = (self._clock() + self._seconds, copy.copy(error))
+        self._items[key] = (self._clock() + seconds, copy.copy(error))
         if len(self._items) > self._limit:
-            self._items.popitem(last=False)
-
-    def _forget(self) -> None:
-        now = self._clock()
-        while self._items and next(iter(self._items.values()))[0] <= now:
             self._items.popitem(last=False)

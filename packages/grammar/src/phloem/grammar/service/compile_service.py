@@ -23,7 +23,7 @@ from phloem.grammar.constraint import Constraint
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
 from phloem.grammar.service.caches import CompiledCache, CompiledConstraint, RecentErrors
 from phloem.grammar.service.frames import Frame, error_of
-from phloem.grammar.service.limits import Limits
+from phloem.grammar.service.limits import Limits, TookTooLong
 from phloem.grammar.service.pool import WorkerPool
 from phloem.grammar.service.store import Store
 from phloem.grammar.service.support import SupportReport
@@ -57,7 +57,7 @@ class _Job:
 
 
 class CompileService:
-    """Compiles constraints in processes of the lowest priority. Its methods may be called by any
+    """Compiles constraints in processes of low priority. Its methods may be called by any
     thread, and do not block unless they say so."""
 
     def __init__(
@@ -87,7 +87,7 @@ class CompileService:
         self._lock = threading.Lock()
         self._jobs: dict[str, _Job] = {}
         self._compiled = CompiledCache(self._limits.cache_bytes)
-        self._errors = RecentErrors(self._limits.error_seconds, clock)
+        self._errors = RecentErrors(clock)
         self._store: Store | None = None
         self._disk: ThreadPoolExecutor | None = None
         if folder is not None:
@@ -244,7 +244,11 @@ class CompileService:
         with self._lock:
             if isinstance(error, GrammarError):
                 self._count(failed=1)
-                self._errors.put(job.key, error)
+                late = isinstance(error, TookTooLong)
+                limits = self._limits
+                self._errors.put(
+                    job.key, error, limits.late_seconds if late else limits.error_seconds
+                )
             elif isinstance(result, CompiledConstraint):
                 self._count(compiled=1)
                 self._compiled.put(result)
@@ -289,6 +293,7 @@ class CompileService:
         limits = self._limits
         header = {
             "backend": self._backend,
+            "nice": limits.nice,
             "seconds": limits.seconds,
             "memory_bytes": limits.memory_bytes,
         }

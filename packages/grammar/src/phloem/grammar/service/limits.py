@@ -1,6 +1,6 @@
 """What a worker may use: `Limits`, and how the system is made to hold a worker to them.
 
-The system has a worker yield to other processes; it bounds memory where there is `/proc`, and
+The system has compiling yield to other processes; it bounds memory where there is `/proc`, and
 processor time where there is `resource`. That a worker that takes too long is killed is `pool`'s.
 """
 
@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from phloem.grammar.errors import ConstraintTooComplex
+
 try:
     import resource
 except ImportError:  # Windows
@@ -25,6 +27,10 @@ LOWEST = 19
 """The lowest priority, as `nice` counts them."""
 
 
+class TookTooLong(ConstraintTooComplex):
+    """A constraint used its time up; on a less busy machine it might not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of a compile service."""
@@ -32,12 +38,16 @@ class Limits:
     workers: int = 2
     """Processes that compile at once; each is started when first needed."""
     seconds: float = 10.0
-    """How long a worker may take for one constraint; waiting for a worker is not counted."""
+    """Processor time that one constraint may take, which on a busy machine is less than passes by
+    the clock. Waiting for a worker, and loading a library, are not counted."""
+    patience: float = 6.0
+    """By the clock a constraint may take this many times `seconds`."""
     nice: int = 10
-    """Priority of workers at first, from 0, that of this process, to 19, the lowest."""
+    """Priority of compiling at first, from 0, that of this process, to 19, the lowest."""
     brief_seconds: float = 0.5
-    """After how long a worker goes on at the lowest priority: what is quickly compiled should not
-    wait for a machine to be idle, and what is not should not slow others down."""
+    """After how much processor time compiling goes on at the lowest priority: what is quickly
+    compiled should not wait for a machine to be idle, and what is not should not slow others
+    down."""
     memory_bytes: int = 1024 * _MIB
     """Address space that compiling one constraint may take beyond what the worker started with."""
     start_seconds: float = 120.0
@@ -48,6 +58,8 @@ class Limits:
     """Compiled constraints kept on disk."""
     error_seconds: float = 60.0
     """For how long a constraint that failed fails at once."""
+    late_seconds: float = 5.0
+    """The same, for one that took too long: the next time the machine may be less busy."""
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -58,39 +70,71 @@ class Limits:
             value = getattr(self, name)
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value:g}: give a time of more than 0 seconds")
+        if not 1 <= self.patience < math.inf:
+            raise ValueError(
+                f"patience is {self.patience:g}: a constraint takes its processor time by the "
+                "clock at least, give 1 or more"
+            )
         for name in (
             "brief_seconds",
             "memory_bytes",
             "cache_bytes",
             "store_bytes",
             "error_seconds",
+            "late_seconds",
         ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name):g}: give 0 or more")
 
 
-def lower_priority(pid: int, nice: int) -> None:
-    """Let a process, and the threads that it will start, yield to others, as far as it may.
+def lower_this_thread(nice: int) -> None:
+    """Let the calling thread, and those that it will start, yield to others, as far as it may.
 
     At 10 it gets about a tenth of a processor that others want too; at 19 close to nothing, and
-    on Linux only what others leave. It cannot be raised again without privileges.
+    on Linux only what others leave. It cannot be raised again without privileges. Linux alone has
+    priorities of threads: elsewhere the whole process yields from then on.
+    """
+    if hasattr(os, "setpriority"):
+        with suppress(OSError):  # a sandbox forbids it
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
+def lower_other_threads(pid: int) -> None:
+    """Give all threads of a process but its main thread the lowest priority, where Linux rules."""
+    with suppress(OSError):  # there is no /proc, or the process has ended
+        for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+            if thread != pid:
+                with suppress(OSError):  # it has ended, or a sandbox forbids it
+                    os.setpriority(os.PRIO_PROCESS, thread, LOWEST)
+                    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+
+
+def set_session_priority(pid: int, nice: int) -> None:
+    """Set the priority of the session that a process leads.
 
     Linux may share processors between sessions first, each of which it calls an autogroup, and only
-    then between the processes of one. So of a process that leads a session, that is lowered too:
-    otherwise it would take half of a processor from a server in another session, however nice it
-    is.
+    then between the threads of one: otherwise a worker would take half of a processor from a server
+    in another session, however nice its threads are.
     """
-    if not hasattr(os, "setpriority"):
-        return
-    with suppress(OSError):  # it has ended, or, as below, a sandbox forbids it
-        os.setpriority(os.PRIO_PROCESS, pid, nice)
-    if nice == LOWEST and hasattr(os, "SCHED_IDLE"):
-        with suppress(OSError):
-            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+    autogroup = Path(f"/proc/{pid}/autogroup")
     with suppress(OSError):
-        autogroup = Path(f"/proc/{pid}/autogroup")
-        if autogroup.exists() and os.getsid(pid) == pid:
+        if not autogroup.exists() or os.getsid(pid) != pid:
+            return
+        try:
             autogroup.write_text(str(nice), encoding="ascii")
+        except BlockingIOError:  # who has no privileges may set it ten times a second
+            time.sleep(0.1)
+            autogroup.write_text(str(nice), encoding="ascii")
+
+
+def processor_seconds(pid: int) -> float | None:
+    """Processor time that a process has used; None where the system does not tell, or it has
+    ended."""
+    try:
+        # The id of another process's clock, as clock_getcpuclockid(3) makes it on Linux.
+        return time.clock_gettime((~pid << 3) | 2)
+    except (OSError, AttributeError):
+        return None
 
 
 def forbid_core_dumps() -> None:

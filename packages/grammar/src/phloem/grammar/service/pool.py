@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from phloem.grammar.errors import ConstraintTooComplex, GrammarError
+from phloem.grammar.errors import GrammarError
 from phloem.grammar.service.frames import Frame
-from phloem.grammar.service.limits import Limits
+from phloem.grammar.service.limits import Limits, TookTooLong
 from phloem.grammar.service.process import WorkerDied, WorkerProcess
 
 
@@ -47,8 +47,8 @@ class WorkerPool:
     def submit(self, request: Frame | None) -> Future[Frame]:
         """Queue a request, or None to have a worker started.
 
-        Cancelling the future kills the worker that is at it. It raises `ConstraintTooComplex` if
-        the request took too long, `GrammarError` if the worker died of it, and `RuntimeError` if no
+        Cancelling the future kills the worker that is at it. It raises `TookTooLong` if the request
+        took too long, `GrammarError` if the worker died of it, and `RuntimeError` if no
         worker can be had.
         """
         job = _Job(request)
@@ -130,7 +130,7 @@ class WorkerPool:
         if self._closed:
             raise RuntimeError("the worker pool is closed")
         try:
-            worker = WorkerProcess(self._limits.nice)
+            worker = WorkerProcess()
         except OSError as error:
             raise RuntimeError(f"no process can be started to compile in: {error}") from error
         with self._lock:
@@ -138,18 +138,20 @@ class WorkerPool:
             if self._closed:
                 worker.kill()
         try:
-            self._prepare(worker)
+            self._prepare(worker, self._setup())
         except BaseException:
             self._end(worker)
             raise
         return worker
 
-    def _prepare(self, worker: WorkerProcess) -> None:
+    def _prepare(self, worker: WorkerProcess, request: Frame) -> None:
+        """Have a worker get ready for what follows, at the priority of this process."""
         try:
-            ready = worker.ask(self._setup(), self._limits.start_seconds)
+            ready = worker.prepare(request, self._limits.start_seconds)
         except WorkerDied as death:
             raise RuntimeError(f"a process to compile in died as it started ({death})") from death
         except TimeoutError as error:
+            worker.kill()
             raise RuntimeError(
                 f"a process to compile in took longer than {self._limits.start_seconds:g} seconds "
                 "to start"
@@ -162,19 +164,33 @@ class WorkerPool:
             if job.request is None or job.future.cancelled():
                 return Frame({})
             job.worker = worker
+        while True:
+            reply = self._answer(job.request, worker)
+            missing = reply.header.get("missing")
+            if missing is None:
+                return reply
+            self._prepare(worker, Frame({"load": missing}))
+
+    def _answer(self, request: Frame, worker: WorkerProcess) -> Frame:
+        limits = self._limits
         try:
-            return worker.ask(job.request, self._limits.seconds, self._limits.brief_seconds)
+            return worker.ask(request, limits)
         except TimeoutError as error:
             worker.kill()
-            raise ConstraintTooComplex(
-                f"compiling this constraint takes longer than {self._limits.seconds:g} seconds: "
-                "make it smaller, or raise the limit"
-            ) from error
+            raise self._too_long() from error
         except WorkerDied as death:
+            if death.out_of_time:
+                raise self._too_long() from death
             raise GrammarError(
                 f"the process that compiled this constraint died ({death}): change it, or choose "
                 "another backend"
             ) from death
+
+    def _too_long(self) -> TookTooLong:
+        return TookTooLong(
+            f"compiling this constraint takes longer than {self._limits.seconds:g} seconds of "
+            "processor time: make it smaller, or raise the limit"
+        )
 
     def _resolve(self, job: _Job, reply: Frame | Exception) -> None:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,21 +12,41 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from phloem.grammar.service.frames import Frame, read_frame, write_frame
-from phloem.grammar.service.limits import LOWEST, lower_priority
+from phloem.grammar.service.limits import (
+    LOWEST,
+    Limits,
+    lower_other_threads,
+    processor_seconds,
+    set_session_priority,
+)
 
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Compiling is no matter of linear algebra, whose idle threads would only take address space."""
+_SMALL = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
+}
+"""Compiling is no matter of linear algebra, whose idle threads would only take address space, as
+would a heap for each thread."""
+
+_LOOK_SECONDS = 0.25
+"""How often a worker that takes long is looked at."""
 
 
 class WorkerDied(Exception):
     """The process ended without an answer; the message says how."""
 
+    def __init__(self, status: int) -> None:
+        super().__init__(f"exit status {status}" if status >= 0 else f"signal {-status}")
+        self.out_of_time = status == -getattr(signal, "SIGXCPU", 0) != 0
+        """The system ended it, because it had used up its processor time."""
+
 
 class WorkerProcess:
     """One worker. It is asked by one thread at a time, and may be killed by any."""
 
-    def __init__(self, nice: int) -> None:
-        """Start it, at a priority; see `lower_priority`.
+    def __init__(self) -> None:
+        """Start it.
 
         Raises:
             OSError: if the system has no process to give.
@@ -39,11 +60,11 @@ class WorkerProcess:
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # The terminal's Ctrl-C is for the service, and `lower_priority` lowers a session.
+            # The terminal's Ctrl-C is for the service, and a session has a priority.
             start_new_session=True,
-            env={**os.environ, **_ONE_THREAD},
+            env={**os.environ, **_SMALL},
         )
-        lower_priority(self._process.pid, nice)
+        self._session_nice = 0
         self._replies: SimpleQueue[Frame | None] = SimpleQueue()
         self._gone = False
         self._reader = threading.Thread(target=self._read, name="grammar-replies", daemon=True)
@@ -60,37 +81,60 @@ class WorkerProcess:
         # While another thread waits for its end, `poll` does not tell; that one has set `_gone`.
         return not self._gone and self._process.poll() is None
 
-    def ask(self, request: Frame, seconds: float, brief_seconds: float | None = None) -> Frame:
-        """Send a request and wait for the answer.
-
-        A worker that needs more than `brief_seconds` goes on at the lowest priority; as it will
-        keep that, it is of no use afterwards.
+    def prepare(self, request: Frame, seconds: float) -> Frame:
+        """Send what is no constraint, and wait for the answer; at the priority of this process.
 
         Raises:
             WorkerDied: if it has ended, or ends before it answers.
-            TimeoutError: if that takes longer than `seconds`; the worker is then of no more use.
+            TimeoutError: if that takes longer than `seconds`.
         """
-        started = time.monotonic()
+        self._prioritize(0)
+        self._send(request)
+        return self._reply(seconds)
+
+    def ask(self, request: Frame, limits: Limits) -> Frame:
+        """Send a constraint, and wait for the answer, which is worked on at a low priority.
+
+        Raises:
+            WorkerDied: if it has ended, or ends before it answers.
+            TimeoutError: if that takes too long; the worker is then of no more use.
+        """
+        self._prioritize(limits.nice)
+        used = _Stopwatch(self.pid)
+        self._send(request)
+        while True:
+            seconds, by_clock = used.seconds()
+            left = min(limits.seconds - seconds, limits.seconds * limits.patience - by_clock)
+            if left <= 0:
+                raise TimeoutError
+            if seconds < limits.brief_seconds:
+                pause = min(left, limits.brief_seconds - seconds)
+            else:
+                self._prioritize(LOWEST)
+                lower_other_threads(self.pid)  # again and again, since it may start more
+                pause = min(left, _LOOK_SECONDS)
+            with suppress(TimeoutError):  # one thread uses no more than passes by the clock
+                return self._reply(max(pause, 0.01))
+
+    def _prioritize(self, nice: int) -> None:
+        if nice != self._session_nice:
+            set_session_priority(self.pid, nice)
+            self._session_nice = nice
+
+    def _send(self, request: Frame) -> None:
         assert self._process.stdin is not None, "it was made as a pipe"
         try:
             write_frame(self._process.stdin, request)
         except OSError:  # it has ended, and its last reply is None
             self._reader.join()
-        if brief_seconds is not None and brief_seconds < seconds:
-            try:
-                return self._reply_by(started + brief_seconds)
-            except TimeoutError:
-                self._gone = True
-                lower_priority(self.pid, LOWEST)
-        return self._reply_by(started + seconds)
 
-    def _reply_by(self, until: float) -> Frame:
+    def _reply(self, seconds: float) -> Frame:
         try:
-            reply = self._replies.get(timeout=max(0.0, until - time.monotonic()))
+            reply = self._replies.get(timeout=seconds)
         except Empty:
             raise TimeoutError from None
         if reply is None:
-            raise WorkerDied(_cause(self._process.returncode))
+            raise WorkerDied(self._process.returncode)
         if reply.header.get("last"):
             self._gone = True
         return reply
@@ -120,5 +164,18 @@ class WorkerProcess:
         self._replies.put(None)
 
 
-def _cause(status: int) -> str:
-    return f"exit status {status}" if status >= 0 else f"signal {-status}"
+class _Stopwatch:
+    """What a process uses from now on."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._clock = time.monotonic()
+        self._processor = processor_seconds(pid)
+
+    def seconds(self) -> tuple[float, float]:
+        """Of processor time, or where the system does not tell by the clock; and by the clock."""
+        by_clock = time.monotonic() - self._clock
+        now = processor_seconds(self._pid)
+        if now is None or self._processor is None:
+            return by_clock, by_clock
+        return now - self._processor, by_clock

@@ -15,10 +15,9 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from importlib import import_module
-from queue import SimpleQueue
 from typing import Any, BinaryIO
 
+from phloem.grammar.auto import ORDER, AutoBackend, BackendMaker
 from phloem.grammar.base import GrammarBackend
 from phloem.grammar.constraint import Constraint
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
@@ -28,9 +27,13 @@ from phloem.grammar.service.limits import (
     address_space,
     forbid_core_dumps,
     limited,
+    lower_this_thread,
 )
 from phloem.grammar.service.support import check
 from phloem.grammar.vocabulary import Vocabulary
+
+_STACK_BYTES = 8 << 20
+"""Of a thread that compiles, which may have to go deep."""
 
 
 def main() -> None:
@@ -38,18 +41,16 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends us
     forbid_core_dumps()
     replies = _take_standard_output()
-    requests: SimpleQueue[Frame] = SimpleQueue()
-    threading.Thread(target=_listen, args=(requests,), name="listen", daemon=True).start()
-    setup = requests.get()
-    try:
-        compiler = _Compiler(setup)
-    except Exception as error:
-        write_frame(replies, Frame({"failed": f"{type(error).__name__}: {error}"}))
-    else:
-        write_frame(replies, Frame({}))
-        while not compiler.worn:
-            write_frame(replies, compiler.answer(requests.get()))
-    os._exit(0)  # the other thread may be in the middle of a read, which an orderly end trips over
+    threading.stack_size(_STACK_BYTES)
+    with suppress(EOFError):
+        compiler = _prepare(read_frame(sys.stdin.buffer), replies)
+        thread: threading.Thread | None = None
+        while compiler is not None:
+            request = read_frame(sys.stdin.buffer)
+            if thread is not None:
+                thread.join()  # it has answered; its stack is for the next
+            thread = _serve(compiler, request, replies)
+    os._exit(0)  # a thread may be in the middle of a constraint, which an orderly end waits for
 
 
 def _take_standard_output() -> BinaryIO:
@@ -59,30 +60,68 @@ def _take_standard_output() -> BinaryIO:
     return frames
 
 
-def _listen(requests: SimpleQueue[Frame]) -> None:
+def _prepare(setup: Frame, replies: BinaryIO) -> _Compiler | None:
     try:
-        while True:
-            requests.put(read_frame(sys.stdin.buffer))
-    except EOFError:
-        os._exit(0)  # the main thread may be in the middle of a constraint
+        compiler = _Compiler(setup)
+    except Exception as error:
+        write_frame(replies, Frame({"failed": f"{type(error).__name__}: {error}"}))
+        return None
+    write_frame(replies, Frame({}))
+    return compiler
+
+
+def _serve(compiler: _Compiler, request: Frame, replies: BinaryIO) -> threading.Thread | None:
+    """Load a library here, or compile in a thread that yields to others: a priority that was
+    lowered cannot be raised again, and a thread takes it along when it ends."""
+    name: str | None = request.header.get("load")
+    if name is not None:
+        compiler.load(name)
+        write_frame(replies, Frame({}))
+        return None
+
+    def compile_it() -> None:
+        lower_this_thread(compiler.nice)
+        write_frame(replies, compiler.answer(request))
+        if compiler.worn:
+            os._exit(0)
+
+    thread = threading.Thread(target=compile_it, name="compile", daemon=True)
+    thread.start()
+    return thread
 
 
 class _Compiler:
     def __init__(self, setup: Frame) -> None:
-        self._vocabulary: Vocabulary = pickle.loads(setup.data)
-        self._seconds: float = setup.header["seconds"]
-        self._memory_bytes: int = setup.header["memory_bytes"]
-        self._backends: dict[str, GrammarBackend] = {}
-        self._name: str = setup.header["backend"]
-        self._backend(self._name)
-        self._fresh = address_space() or 0
+        header = setup.header
+        self.nice: int = header["nice"]
+        self._seconds: float = header["seconds"]
+        self._memory_bytes: int = header["memory_bytes"]
+        self._name: str = header["backend"]
+        self._backends = _Backends(pickle.loads(setup.data))
+        self._backends.load(self._name)
+        self._backends.get(self._name)
+        self._fresh: int | None = None
+        """Address space before the first constraint."""
         self.worn = False
         """Whether a fresh process had better take the next constraint."""
 
+    def load(self, name: str) -> None:
+        """Make a backend that was missing, or find out that it cannot be made."""
+        before = address_space() or 0
+        self._backends.load(name)
+        # A library takes space that no constraint is to blame for.
+        if self._fresh is not None:
+            self._fresh += (address_space() or 0) - before
+
     def answer(self, request: Frame) -> Frame:
-        """What a request comes to: a compiled constraint, a report, or an error."""
+        """What a request comes to: a compiled constraint, a report, or an error; or the name of a
+        backend that must be loaded first, since that is not what the limits are for."""
+        if self._fresh is None:
+            self._fresh = address_space() or 0
         try:
             reply = self._answer(request.header)
+        except _Missing as missing:
+            reply = Frame({"missing": missing.name})
         except MemoryError:
             self.worn = True
             reply = error_frame(
@@ -113,26 +152,53 @@ class _Compiler:
     def _answer(self, request: Mapping[str, Any]) -> Frame:
         constraint = Constraint(**request["constraint"])
         names: list[str] | None = request.get("check")
-        if names is None:
-            backend = self._backend(self._name)
-            with limited(self._seconds, self._memory_bytes):
-                return Frame({}, backend.compile(constraint).serialize())
-        for name in names:  # here, because loading a library is not what the limits are for
-            with suppress(ImportError, ValueError):
-                self._backend(name)
         with limited(self._seconds, self._memory_bytes):
-            report = check(constraint, names, self._backend)
+            if names is None:
+                return Frame({}, self._backends.get(self._name).compile(constraint).serialize())
+            report = check(constraint, names, self._backends.get)
         return Frame({"report": [asdict(backend) for backend in report.backends]})
 
-    def _backend(self, name: str) -> GrammarBackend:
-        if name not in self._backends:
-            self._backends[name] = _create(name, self._vocabulary)
-        return self._backends[name]
+
+class _Missing(Exception):
+    """A backend is needed that is not loaded yet."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
 
 
-def _create(name: str, vocabulary: Vocabulary) -> GrammarBackend:
-    module, colon, function = name.partition(":")
-    if colon:
-        backend: GrammarBackend = getattr(import_module(module), function)(vocabulary)
-        return backend
-    return create_backend(name, vocabulary)
+class _Backends:
+    """The backends of this process, each made once, and only when it is told to be loaded."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._made: dict[str, GrammarBackend | Exception] = {}
+
+    def load(self, name: str) -> None:
+        """Make a backend; one that cannot be made raises that from `get`."""
+        try:
+            self._made[name] = self._make(name)
+        except (ImportError, ValueError) as error:
+            self._made[name] = error
+
+    def get(self, name: str) -> GrammarBackend:
+        """A backend that was loaded.
+
+        Raises:
+            _Missing: it was not.
+            ImportError, ValueError: it cannot be made.
+        """
+        made = self._made.get(name)
+        if made is None:
+            raise _Missing(name)
+        if isinstance(made, Exception):
+            raise made.with_traceback(None)
+        return made
+
+    def _make(self, name: str) -> GrammarBackend:
+        if name == AutoBackend.name:
+            return AutoBackend(self._vocabulary, {each: self._maker(each) for each in ORDER})
+        return create_backend(name, self._vocabulary)
+
+    def _maker(self, name: str) -> BackendMaker:
+        return lambda _: self.get(name)
