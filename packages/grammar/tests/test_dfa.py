@@ -227,6 +227,7 @@ def test_small_automata_are_minimized_to_the_same_as_large_ones(seed, monkeypatc
     small = Dfa(table)
     told = small.byte_distances.tolist(), small.longest
     monkeypatch.setattr("phloem.grammar.dfa.table._FEW_EDGES", -1)
+    monkeypatch.setattr("phloem.grammar.dfa.minimize._SMALL", -1)
     large = Dfa(table)
     assert small == large
     assert np.array_equal(small.table.next, large.table.next)

@@ -7,7 +7,7 @@ region); a known one costs a lookup and the copy of a row. Which text was said i
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,16 +39,16 @@ class Position:
     def forget(self) -> None:
         """Drop what can be found out again."""
         self.row = -1
-        self.next: dict[int, Position] = {}
+        self.next: dict[int, Position] = _NOTHING
         """By token; legal ones only."""
-        self.steps: dict[int, Position | None] = {}
+        self.steps: dict[int, Position | None] = _NOTHING
         """By byte."""
         self.region: Region | Literal[False] | None = False
         """False: not asked yet."""
         self.distance = -1
         self.worst = -1
         """The greatest distance that a legal token leads to; 0 where it cannot be told."""
-        self.steered: dict[int, npt.NDArray[np.int32]] = {}
+        self.steered: dict[int, npt.NDArray[np.int32]] = _NOTHING
         """By tokens that are left: the mask of those that lead near enough to the end."""
         self.forced: bytes | None = None
 
@@ -100,6 +100,8 @@ class TokenEngine:
         except KeyError:
             cursor = position.cursor.step(byte) if position.cursor is not None else None
             target = None if cursor is None else self.at(cursor)
+            if not position.steps:
+                position.steps = {}
             position.steps[byte] = target
             self._cells += 1
             return target
@@ -118,6 +120,8 @@ class TokenEngine:
         else:
             target = None
         if target is not None:
+            if not position.next:
+                position.next = {}
             position.next[token] = target
             self._cells += 1
         return target
@@ -152,7 +156,10 @@ class TokenEngine:
         if not is_complete(position):
             limit = max(limit, min(distances.values()))
         kept = {target for target, far in distances.items() if far <= limit}
-        row = position.steered[tokens_left] = self._mask(position, reach, kept)
+        row = self._mask(position, reach, kept)
+        if not position.steered:
+            position.steered = {}
+        position.steered[tokens_left] = row
         self._cells += row.nbytes // _CELL_BYTES
         return row
 
@@ -330,6 +337,8 @@ def is_complete(position: Position) -> bool:
     return position.cursor is None or position.cursor.complete
 
 
+_NOTHING: dict[int, Any] = {}
+"""What positions have in place of dictionaries until those are written; never written itself."""
 _CELL_BYTES = 128  # about what an entry of a dictionary and its share of an object take
 _WORTH_A_SWEEP = 32
 _FEW = 8

@@ -221,8 +221,13 @@ class Dfa:
         """The bytes of the longest text; None without a limit; 0 for the empty language."""
         if self.is_empty:
             return 0
-        height = int(heights(self.table)[0])
+        height = self.heights[0]
         return None if height < 0 else height
+
+    @cached_property
+    def heights(self) -> list[int]:
+        """[states]: the most bytes that can follow; -1 without a limit."""
+        return heights(self.table).tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def byte_distances(self) -> Ints:
@@ -294,9 +299,18 @@ class Dfa:
         Raises:
             GrammarError: if the bytes are damaged.
         """
-        dfa = cls.__new__(cls)
-        dfa._set(unpacked(data))
-        return dfa
+        return _deserialized_once(data) if len(data) <= _OFTEN else _deserialized(data)
+
+
+def _deserialized(data: bytes) -> Dfa:
+    dfa = Dfa.__new__(Dfa)
+    dfa._set(unpacked(data))
+    return dfa
+
+
+_OFTEN = 1024
+_deserialized_once = lru_cache(maxsize=256)(_deserialized)
+"""Small ones are in many constraints; what was found out about them is kept with them."""
 
 
 @lru_cache(maxsize=1)

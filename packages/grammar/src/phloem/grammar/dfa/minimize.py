@@ -6,11 +6,13 @@ import numpy as np
 
 from phloem.grammar.dfa.budget import Budget
 from phloem.grammar.dfa.minimize_small import small_minimal
-from phloem.grammar.dfa.table import Bools, Ints, Longs, Table, distances, has_few_edges, heights
+from phloem.grammar.dfa.table import Bools, Ints, Longs, Table, distances, heights
 
 EMPTY = Table(np.zeros((0, 1), np.int32), np.zeros(0, bool), np.zeros(256, np.uint8))
 """The empty language: no state is live, so there is none."""
 
+_SMALL = 1 << 12
+"""So few cells of a table are minimized faster without arrays."""
 _HASHES = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -23,7 +25,7 @@ def minimal(table: Table, budget: Budget) -> Table:
     budget.check(len(table.accepting))
     if not len(table.accepting):
         return EMPTY
-    if has_few_edges(table):
+    if table.next.size <= _SMALL:
         return small_minimal(table, budget) or EMPTY
     return _minimal(table, budget)
 

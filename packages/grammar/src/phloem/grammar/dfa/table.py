@@ -123,16 +123,16 @@ def few_distances(accepting: list[bool], sources: list[list[int]]) -> list[int]:
 
 def few_heights(rows: list[list[int]], sources: list[list[int]]) -> list[int]:
     """`heights` of a table by its rows and sources."""
-    result = [-1] * len(rows)
     open_targets = [len({*row} - {-1}) for row in rows]
     found = [state for state, count in enumerate(open_targets) if not count]
+    result = [-1] * len(rows)
     for state in found:
-        result[state] = 1 + max(
-            (result[target] for target in rows[state] if target >= 0), default=-1
-        )
+        result[state] = 0
+    for state in found:  # by ascending height, so the last target of a source is its highest
         for source in sources[state]:
             open_targets[source] -= 1
             if not open_targets[source]:
+                result[source] = result[state] + 1
                 found.append(source)
     return result
 

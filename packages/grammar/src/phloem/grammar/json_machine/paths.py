@@ -7,7 +7,6 @@ from functools import cached_property
 import numpy as np
 
 from phloem.grammar.dfa import Dfa
-from phloem.grammar.dfa.table import heights
 from phloem.grammar.json_machine.spelling import PLAIN
 
 _FIRST = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -63,10 +62,10 @@ class Paths:
             self._sorted[state] = known
         return known
 
-    @cached_property
+    @property
     def heights(self) -> list[int]:
         """[states]: the most bytes that can follow; -1 without a limit."""
-        return heights(self.dfa.table).tolist()  # type: ignore[no-any-return]
+        return self.dfa.heights
 
     @cached_property
     def unbounded(self) -> bool:
