@@ -115,7 +115,7 @@ class LoopFrontend:
         self.driver = LoopDriver(self.parts.loop)
         self.tokenizer = self.parts.tokenizer
         self.grammar = make_compiler(
-            self.parts.args, lambda: self.parts.grammars.prepare()[0].result()
+            self.parts.args, lambda: self.parts.grammars.prepare().result()
         )
         scheduler = self.parts.scheduler
         self.limits = Limits(

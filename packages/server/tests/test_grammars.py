@@ -10,7 +10,7 @@ from phloem.grammar import Constraint, GrammarError
 from phloem.grammar.registry import create_backend
 from phloem.grammar.vocabulary import Vocabulary
 from phloem.server.grammars import Grammars, Guidance, forced_tokens
-from phloem.server.messages import CompiledConstraint
+from phloem.server.messages import CompiledConstraint, Load
 
 DATE = r"[0-9]{4}-[01][0-9]-[0-3][0-9]"
 
@@ -22,7 +22,7 @@ def vocabulary():
 def compiled(pattern, backend="fsm", **options):
     constraint = Constraint.regex(pattern)
     data = create_backend("fsm", vocabulary()).compile(constraint).serialize()
-    return CompiledConstraint(constraint.key, backend, data, **options)
+    return CompiledConstraint.of(Load(constraint.key, backend, data), **options)
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ class TestGrammars:
         grammars = Grammars("fsm", counted, steering=True)
         grammars.prepare()
         grammars.guidance(compiled(DATE))
-        grammars.prepare()[0].result()
+        grammars.prepare().result()
         assert len(made) == 1
         assert made[0] is not threading.current_thread()
 
     def test_damaged_bytes_and_those_of_another_backend_are_refused(self, grammars):
         with pytest.raises(GrammarError):
-            grammars.guidance(CompiledConstraint("key", "fsm", b"no grammar"))
+            grammars.guidance(CompiledConstraint.of(Load("key", "fsm", b"no grammar")))
         with pytest.raises(GrammarError, match="llguidance"):
             grammars.guidance(compiled(DATE, backend="llguidance"))
 

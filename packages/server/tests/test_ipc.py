@@ -13,11 +13,13 @@ from phloem.server import messages
 from phloem.server.ipc import Inbox, Outbox, private_endpoints
 from phloem.server.messages import (
     Abort,
-    CompiledConstraint,
+    ConstraintUse,
     Control,
     Finish,
+    Forget,
     Generate,
     Limits,
+    Load,
     Logprobs,
     Ready,
     Reply,
@@ -84,10 +86,10 @@ def test_a_temporary_folder_with_a_long_path_is_not_used(monkeypatch, tmp_path, 
         ),
         (
             ToScheduler,
-            Generate(
-                "r", [1], {}, constraint=CompiledConstraint("k", "fsm", b"\0\xff", None, True)
-            ),
+            Generate("r", [1], {}, constraint=ConstraintUse("k", None, True)),
         ),
+        (ToScheduler, Load("k", "fsm", b"\0\xff")),
+        (ToScheduler, Forget(["k"])),
         (ToScheduler, Abort(["a", "b"])),
         (ToScheduler, Control(7, "state")),
         (INCOMING, Ready(Limits(1, 2, 3, 4), {"import": 0.5}, [2])),

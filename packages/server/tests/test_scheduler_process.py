@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections import deque
 
 import pytest
@@ -11,9 +12,11 @@ from phloem.grammar.registry import create_backend
 from phloem.server.config import ServerArgs
 from phloem.server.messages import (
     Abort,
-    CompiledConstraint,
+    ConstraintUse,
     Control,
+    Forget,
     Generate,
+    Load,
     Reply,
     TextOptions,
 )
@@ -53,7 +56,7 @@ class Harness:
 
     def run(self):
         """Turn while there is something to do; the batches of news that came of it."""
-        while self.inbox.messages or not self.parts.loop.idle:
+        while self.inbox.messages or not self.service.idle:
             self.service.turn()
         self.parts.scheduler.manager.check()
         return [batch.news for batch in self.detokenizer.take()]
@@ -214,15 +217,28 @@ class TestConstraints:
         return Harness(script, enable_overlap=request.param, grammar_backend="fsm")
 
     def compiled(self, harness):
-        vocabulary, _ = harness.parts.grammars.prepare()
+        vocabulary = harness.parts.grammars.prepare().result()
         constraint = Constraint.regex(self.PATTERN)
-        data = create_backend("fsm", vocabulary.result()).compile(constraint).serialize()
-        return CompiledConstraint(constraint.key, "fsm", data)
+        data = create_backend("fsm", vocabulary).compile(constraint).serialize()
+        return Load(constraint.key, "fsm", data)
+
+    @pytest.fixture
+    def gate(self, harness, monkeypatch):
+        """Open before a constraint is loaded."""
+        gate = threading.Event()
+        load = harness.parts.grammars._load
+        monkeypatch.setattr(
+            harness.parts.grammars, "_load", lambda compiled: gate.wait() and load(compiled)
+        )
+        yield gate
+        gate.set()
 
     def test_a_compiled_one_is_followed(self, harness):
+        load = self.compiled(harness)
         harness.send(
             Generate("free", [5], {**GREEDY, "max_new_tokens": 3}),
-            Generate("held", [5], GREEDY, constraint=self.compiled(harness)),
+            load,
+            Generate("held", [5], GREEDY, constraint=ConstraintUse(load.key)),
         )
         tokens, ends = {"free": [], "held": []}, {}
         for news in (news for batch in harness.run() for news in batch):
@@ -233,10 +249,12 @@ class TestConstraints:
         assert ends["held"].type == "stop"
 
     def test_one_that_cannot_be_read_is_refused_and_others_go_on(self, harness):
-        bad = CompiledConstraint("key", "fsm", b"no grammar")
+        load = self.compiled(harness)
         harness.send(
-            Generate("bad", [5], GREEDY, constraint=bad),
-            Generate("good", [5], GREEDY, constraint=self.compiled(harness)),
+            Load("key", "fsm", b"no grammar"),
+            Generate("bad", [5], GREEDY, constraint=ConstraintUse("key")),
+            load,
+            Generate("good", [5], GREEDY, constraint=ConstraintUse(load.key)),
         )
         ends = {news.rid: news.finish for batch in harness.run() for news in batch}
         assert (ends["bad"].type, ends["bad"].status_code) == ("error", 400)
@@ -244,7 +262,41 @@ class TestConstraints:
 
     def test_where_none_are_enforced_they_are_refused(self, script):
         harness = Harness(script, grammar_backend="none")
-        constraint = CompiledConstraint("key", "fsm", b"")
-        harness.send(Generate("r", [5], GREEDY, constraint=constraint))
+        use = ConstraintUse("key")
+        harness.send(Load("key", "fsm", b""), Generate("r", [5], GREEDY, constraint=use))
         ((news,),) = harness.run()
         assert "does not enforce" in news.finish.message
+
+    def test_others_go_on_while_one_is_loaded(self, harness, gate):
+        load = self.compiled(harness)
+        use = ConstraintUse(load.key)
+        harness.send(
+            load,
+            *(Generate(rid, [5], GREEDY, constraint=use) for rid in ("first", "left", "second")),
+            Generate("free", [5], {**GREEDY, "max_new_tokens": 3}),
+            Abort(["left"]),
+        )
+        ends = {}
+        while "free" not in ends:
+            harness.service.turn()
+            batches = harness.detokenizer.take()
+            ends |= {n.rid: n.finish for batch in batches for n in batch.news if n.finish}
+        assert {rid: end.type for rid, end in ends.items()} == {"left": "abort", "free": "length"}
+        assert not harness.service.idle
+        gate.set()
+        news = [n for batch in harness.run() for n in batch]
+        assert [n.rid for n in news if n.options] == ["first", "second"]
+        assert {n.rid: n.finish.type for n in news if n.finish} == {
+            "first": "stop",
+            "second": "stop",
+        }
+
+    def test_one_that_is_forgotten_is_named_no_more(self, harness):
+        load = self.compiled(harness)
+        use = ConstraintUse(load.key)
+        harness.send(load, Forget([load.key, "unknown"]))
+        harness.send(Generate("r", [5], GREEDY, constraint=use))
+        ((news,),) = harness.run()
+        assert (news.finish.type, news.finish.status_code) == ("error", 400)
+        harness.send(load, Generate("r", [5], GREEDY, constraint=use))
+        assert harness.run()[-1][-1].finish.type == "stop"

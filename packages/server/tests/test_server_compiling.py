@@ -25,6 +25,7 @@ from phloem.server.compiling import (
 from phloem.server.config import ServerArgs
 from phloem.server.constraints import BadConstraint, ConstraintRequest
 from phloem.server.frontend import ServiceUnavailable
+from phloem.server.messages import ConstraintUse, Load
 
 ASKED = ConstraintRequest(Constraint.regex("a"), "guided_regex", False, True)
 
@@ -74,8 +75,8 @@ def run(service, use):
 def test_what_is_compiled_goes_with_how_it_is_to_be_followed():
     service = FakeService(CompiledConstraint("k", "fsm", b"d"))
     made = run(service, lambda compiler: compiler.compile(ASKED))
-    assert (made.key, made.backend, made.data) == ("k", "fsm", b"d")
-    assert (made.jump_forward, made.steering) == (False, True)
+    assert made.load == Load("k", "fsm", b"d")
+    assert made.use == ConstraintUse("k", jump_forward=False, steering=True)
     assert service.asked == [ASKED.constraint]
 
 
@@ -126,7 +127,7 @@ def test_who_leaves_while_the_service_is_made_does_not_end_it_for_others():
         return await second
 
     compiler = ServiceCompiler(make, "fsm", "bounded")
-    assert asyncio.run(use(compiler)).key == "k"
+    assert asyncio.run(use(compiler)).load.key == "k"
     compiler.close()
 
 

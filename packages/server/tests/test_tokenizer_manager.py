@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -9,10 +10,14 @@ from phloem.server.compiling import NoCompiler
 from phloem.server.frontend import GenerationRequest, ServiceUnavailable
 from phloem.server.messages import (
     Abort,
+    CompiledConstraint,
+    ConstraintUse,
     Control,
     Finish,
+    Forget,
     Generate,
     Limits,
+    Load,
     Reply,
     TextBatch,
     TextNews,
@@ -57,6 +62,26 @@ def test_only_parameters_that_are_not_the_default_are_sent(manager, sent):
         SamplingParams.from_dict(sent[0].sampling_params)
         == asked(temperature=0.5, stop=("x",), logit_bias={3: 1.0}).params
     )
+
+
+def test_a_constraint_is_sent_once_while_requests_name_it_and_forgotten_after_the_last(
+    manager, sent
+):
+    compiled = CompiledConstraint.of(Load("k", "fsm", b"data"), jump_forward=False)
+    for rid in ("a", "b"):
+        manager.start(replace(asked(rid), constraint=compiled))
+    manager.start(asked("free"))
+    load, *requests = sent
+    assert load == Load("k", "fsm", b"data")
+    use = ConstraintUse("k", jump_forward=False)
+    assert [request.constraint for request in requests] == [use, use, None]
+    for rid in ("a", "free"):
+        manager.take(news("x", "stop", rid))
+    assert sent == [load, *requests]
+    manager.take(news("x", "stop", "b"))
+    assert sent[-1] == Forget(["k"])
+    manager.start(replace(asked("c"), constraint=compiled))
+    assert sent[-2] == load
 
 
 def test_a_stream_gives_what_came_before_and_after_it_was_asked(manager):

@@ -1,7 +1,7 @@
 """The API process's side of `phloem.grammar.service`: constraints compiled while clients wait.
 
-Owns when the compile service is made, which needs the vocabulary, and what its errors mean to a
-client. It implements `phloem.server.frontend.ConstraintCompiler`.
+Owns how and when the compile service is made, which needs the vocabulary, and what its errors mean
+to a client. It implements `phloem.server.frontend.ConstraintCompiler`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from phloem.grammar import GrammarError
 from phloem.grammar.auto import ORDER
 from phloem.grammar.constraint import Whitespace
 from phloem.grammar.service import BackendSupport, CompileService, Limits, SupportReport
+from phloem.grammar.service import CompiledConstraint as Compiled
 from phloem.grammar.vocabulary import Vocabulary
 from phloem.model_runner.sources import default_cache_dir
 from phloem.server.config import ServerArgs
 from phloem.server.constraints import BadConstraint, ConstraintRequest
 from phloem.server.frontend import ServiceUnavailable
-from phloem.server.messages import CompiledConstraint
+from phloem.server.messages import CompiledConstraint, Load
 
 BACKENDS = tuple(ORDER)
 """In the order in which `auto` asks them."""
@@ -49,20 +50,22 @@ class ServiceCompiler:
     async def compile(self, asked: ConstraintRequest) -> CompiledConstraint:
         """Compile a constraint, as `ConstraintCompiler` says."""
         made = await self._result(lambda service: service.submit(asked.constraint), asked.field)
-        return CompiledConstraint(
-            made.key, made.backend, made.data, asked.jump_forward, asked.steering
-        )
+        return compiled_constraint(made, asked)
 
     async def check(self, asked: ConstraintRequest, backend: str | None) -> dict[str, Any]:
         """What backends say of a constraint, as `ConstraintCompiler` says."""
         said: list[BackendSupport] = []
-        for name in asked_backends(backend or self._backend):
+        names = asked_backends(backend) if backend else self._own_backends()
+        for name in names:
             report = await self._ask(name, asked)
             said += report.backends
             if report.supported:
                 break  # to ask the others too would load their libraries for nothing
         supported = any(each.supported for each in said)
         return {"supported": supported, "backends": [asdict(each) for each in said]}
+
+    def _own_backends(self) -> tuple[str, ...]:
+        return BACKENDS if self._backend == "auto" else (self._backend,)
 
     async def _ask(self, name: str, asked: ConstraintRequest) -> SupportReport:
         return await self._result(
@@ -139,13 +142,27 @@ def make_compiler(
     """The compiler that the options ask for; `vocabulary` is called in a thread."""
     if args.grammar_backend == "none":
         return NoCompiler()
-    limits = Limits(seconds=args.grammar_compile_timeout)
-    folder = Path(args.cache_dir or default_cache_dir()) / "grammar"
+    whitespace = cast(Whitespace, args.grammar_whitespace)
+    return ServiceCompiler(
+        lambda: compile_service(args, vocabulary()), args.grammar_backend, whitespace
+    )
 
-    def make() -> CompileService:
-        return CompileService(args.grammar_backend, vocabulary(), limits=limits, folder=folder)
 
-    return ServiceCompiler(make, args.grammar_backend, args.grammar_whitespace)  # type: ignore[arg-type]
+def compile_service(args: ServerArgs, vocabulary: Vocabulary) -> CompileService:
+    """The service that the options ask for."""
+    return CompileService(
+        args.grammar_backend,
+        vocabulary,
+        limits=Limits(seconds=args.grammar_compile_timeout),
+        folder=Path(args.cache_dir or default_cache_dir()) / "grammar",
+    )
+
+
+def compiled_constraint(made: Compiled, asked: ConstraintRequest) -> CompiledConstraint:
+    """What the service made, with how it was asked to be followed."""
+    return CompiledConstraint.of(
+        Load(made.key, made.backend, made.data), asked.jump_forward, asked.steering
+    )
 
 
 def _log_failure(service: Future[CompileService]) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from pathlib import Path
 
 from phloem.grammar import GrammarError
-from phloem.grammar.service import CompileService, Limits
-from phloem.model_runner.sources import default_cache_dir
+from phloem.grammar.service import CompileService
+from phloem.server.compiling import compile_service, compiled_constraint
 from phloem.server.config import ServerArgs
 from phloem.server.constraints import BadConstraint, ConstraintRequest
 from phloem.server.grammars import Grammars, Guidance
@@ -45,11 +44,11 @@ class EngineCompiler:
             )
         try:
             made = self._started(self._grammars).compile(asked.constraint)
+            compiled = compiled_constraint(made, asked)
+            self._grammars.load(compiled.load).result()  # here, for the loop not to wait for it
         except GrammarError as error:
             raise BadConstraint(asked.field, str(error)) from error
-        return CompiledConstraint(
-            made.key, made.backend, made.data, asked.jump_forward, asked.steering
-        )
+        return compiled
 
     def compile_all(
         self, asked: Iterable[ConstraintRequest | None]
@@ -69,16 +68,10 @@ class EngineCompiler:
                 self._service.close()
 
     def _started(self, grammars: Grammars) -> CompileService:
-        vocabulary, _ = grammars.prepare()
+        vocabulary = grammars.prepare()
         with self._lock:
             if self._closed:
                 raise RuntimeError("the engine was shut down: make a new one")
             if self._service is None:
-                args = self._args
-                self._service = CompileService(
-                    args.grammar_backend,
-                    vocabulary.result(),
-                    limits=Limits(seconds=args.grammar_compile_timeout),
-                    folder=Path(args.cache_dir or default_cache_dir()) / "grammar",
-                )
+                self._service = compile_service(self._args, vocabulary.result())
             return self._service

@@ -12,12 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from phloem.grammar import GrammarError
-from phloem.grammar.base import Matcher
+from phloem.grammar.base import Grammar, Matcher
 from phloem.grammar.registry import create_backend
 from phloem.grammar.service import CompiledConstraint as Compiled
 from phloem.grammar.service import GrammarLoader
 from phloem.grammar.vocabulary import Vocabulary
-from phloem.server.messages import CompiledConstraint
+from phloem.server.messages import CompiledConstraint, ConstraintUse, Load
 from phloem.server.token_bytes import TokenBytes, TokenId
 from phloem.server.tokenizer import Tokenizer
 
@@ -47,37 +47,51 @@ class Grammars:
         self._make_vocabulary = vocabulary
         self._steering = steering
         self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-load")
         self._vocabulary: Future[Vocabulary] | None = None
         self._loader: Future[GrammarLoader] | None = None
 
-    def prepare(self) -> tuple[Future[Vocabulary], Future[GrammarLoader]]:
+    def prepare(self) -> Future[Vocabulary]:
         """Begin to make what constraints need, in a thread, unless that was done; any thread may
-        call it. Until it is ready, who asks for it waits.
-        """
+        call it."""
         with self._lock:
-            if self._vocabulary is None or self._loader is None:
-                thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-load")
-                vocabulary = self._vocabulary = thread.submit(self._make_vocabulary)
-                self._loader = thread.submit(
+            if self._vocabulary is None:
+                vocabulary = self._vocabulary = self._thread.submit(self._make_vocabulary)
+                self._loader = self._thread.submit(
                     lambda: GrammarLoader(create_backend(self._backend, vocabulary.result()))
                 )
-                thread.shutdown(wait=False)
-            return self._vocabulary, self._loader
+            return self._vocabulary
+
+    def load(self, compiled: Load) -> Future[Grammar]:
+        """Begin to load a compiled constraint, in a thread, since that may have to load a library
+        first; any thread may call it.
+
+        The future raises GrammarError: it was compiled for something else, or cannot be read.
+        """
+        self.prepare()
+        return self._thread.submit(self._load, compiled)
 
     def guidance(self, compiled: CompiledConstraint | None) -> Guidance:
         """What a request's constraint means to the scheduler, with a matcher at the beginning of a
-        text. In the scheduler's thread.
+        text. In the scheduler's thread; waits until it is loaded.
 
         Raises:
-            GrammarError: the constraint was compiled for something else, or none can be read.
+            GrammarError: as `load`.
         """
         if compiled is None:
             return Guidance()
-        _, loader = self.prepare()
-        steer = self._steering if compiled.steering is None else compiled.steering
+        return self.guidance_by(self.load(compiled.load).result(), compiled.use)
+
+    def guidance_by(self, grammar: Grammar, use: ConstraintUse) -> Guidance:
+        """The same of one that is loaded."""
+        steer = self._steering if use.steering is None else use.steering
+        return Guidance(grammar.matcher(), steer, use.jump_forward)
+
+    def _load(self, compiled: Load) -> Grammar:
+        assert self._loader is not None, "`load` has prepared it"
         try:
-            grammar = loader.result().load(Compiled(compiled.key, compiled.backend, compiled.data))
-            return Guidance(grammar.matcher(), steer, compiled.jump_forward)
+            loader = self._loader.result()
+            return loader.load(Compiled(compiled.key, compiled.backend, compiled.data))
         except GrammarError:
             raise
         except Exception as error:  # of a library: one request must not end all others

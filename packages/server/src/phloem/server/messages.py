@@ -4,15 +4,15 @@ Structs are encoded as arrays, since a step sends one entry for every running re
 holds no behaviour and no numpy, so that the API process and the detokenizer stay light.
 
 ```
-API process ──Generate, Abort, Control──▶ scheduler ──TokenBatch──▶ detokenizer ──TextBatch──▶ API
-process
-            ◀───────────Ready, Reply──────────┘
+API process ──Load, Generate, Forget, Abort, Control──▶ scheduler ──TokenBatch──▶ detokenizer
+            ◀─────────────────Ready, Reply────────────────┘                             │
+            ◀─────────────────────────────TextBatch─────────────────────────────────────┘
 ```
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -28,8 +28,9 @@ class _Part(msgspec.Struct, array_like=True):
 # API process to scheduler.
 
 
-class CompiledConstraint(_Part):
-    """What a text must keep to, compiled for the vocabulary that both processes made alike."""
+class Load(_Message):
+    """A constraint that requests will name, compiled for the vocabulary that both processes made
+    alike; sent once, however many name it."""
 
     key: str
     """Equal for equal constraints; see `phloem.grammar.Constraint`."""
@@ -37,10 +38,39 @@ class CompiledConstraint(_Part):
     """The one that compiled it, and reads `data`."""
     data: bytes
     """What `phloem.grammar.Grammar.serialize` gave."""
+
+
+class Forget(_Message):
+    """No request that names these constraints is left."""
+
+    keys: list[str]
+
+
+class ConstraintUse(_Part):
+    """How a request follows a constraint that is loaded."""
+
+    key: str
     jump_forward: bool | None = None
     """Whether text that is forced is taken without the model; None: as the engine is configured."""
     steering: bool | None = None
     """Whether the text is brought to its end within its tokens, likewise."""
+
+
+class CompiledConstraint(NamedTuple):
+    """What a text must keep to, as one process has it; between processes it goes in two parts."""
+
+    load: Load
+    use: ConstraintUse
+
+    @classmethod
+    def of(
+        cls,
+        made: Load,
+        jump_forward: bool | None = None,
+        steering: bool | None = None,
+    ) -> CompiledConstraint:
+        """A compiled constraint, followed in a way."""
+        return cls(made, ConstraintUse(made.key, jump_forward, steering))
 
 
 class Generate(_Message):
@@ -57,7 +87,7 @@ class Generate(_Message):
     queue_timeout: float | None = None
     priority: int = 0
     tenant: str | None = None
-    constraint: CompiledConstraint | None = None
+    constraint: ConstraintUse | None = None
 
 
 class Abort(_Message):
@@ -75,7 +105,7 @@ class Control(_Message):
     options: dict[str, Any] = {}
 
 
-ToScheduler = Generate | Abort | Control
+ToScheduler = Load | Forget | Generate | Abort | Control
 
 
 # Scheduler to API process.

@@ -16,16 +16,19 @@ import zmq
 from phloem.scheduler import EventLoop, QueueFullError, SamplingParams
 from phloem.server.children import ChildConfig, enter_child
 from phloem.server.control import WaitingFlushes, answer, soonest
-from phloem.server.grammars import Grammars, Guidance
+from phloem.server.grammars import Grammars
 from phloem.server.ipc import Inbox, Outbox
+from phloem.server.loaded_constraints import LoadedConstraints
 from phloem.server.messages import (
     Abort,
     Control,
     Failed,
     Finish,
+    Forget,
     FromScheduler,
     Generate,
     Limits,
+    Load,
     Ready,
     Reply,
     TextOptions,
@@ -37,6 +40,8 @@ from phloem.server.news import token_news
 from phloem.server.wiring import EngineParts, build
 
 _SECONDS_TO_REPORT = 5.0
+_SECONDS_TO_LOAD = 0.002
+"""How often an idle loop looks whether a constraint is loaded that a request waits for."""
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +59,7 @@ class SchedulerService:
     ) -> None:
         """Without `grammars` constraints are refused."""
         self._loop = loop
-        self._grammars = grammars
+        self._constraints = LoadedConstraints(grammars)
         self._inbox = inbox
         self._detokenizer = detokenizer
         self._frontend = frontend
@@ -64,11 +69,18 @@ class SchedulerService:
         """For the next batch."""
         self._flushes = WaitingFlushes(loop.scheduler, time.monotonic)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is to be done until a message comes."""
+        return self._loop.idle and not self._constraints.holds_any
+
     def turn(self) -> None:
         """Take in what has come, waiting for it while there is nothing else to do; run a step."""
         inbox = self._inbox
         for message in inbox.wait(self._patience()) if self._loop.idle else inbox.take():
             self._handle(message)
+        for request in self._constraints.take():
+            self._add(request)
         options = self._options
         for output in self._loop.step():
             first = options.pop(output.rid, None) if options else None
@@ -80,14 +92,21 @@ class SchedulerService:
 
     def _patience(self) -> float | None:
         """Seconds after which there is something to do by itself; None: there is nothing."""
+        if self._constraints.holds_any:
+            return _SECONDS_TO_LOAD
         return soonest(self._loop.scheduler.due_in(), self._flushes.due_in())
 
     def _handle(self, message: ToScheduler) -> None:
         if isinstance(message, Generate):
-            self._add(message)
+            if not self._constraints.hold(message):
+                self._add(message)
+        elif isinstance(message, Load):
+            self._constraints.load(message)
+        elif isinstance(message, Forget):
+            self._constraints.forget(message.keys)
         elif isinstance(message, Abort):
             for rid in message.rids:
-                self._loop.scheduler.abort(rid)
+                self._abort(rid)
         elif message.action == "flush_cache":
             self._flushes.add(message.options.get("timeout", 0.0), partial(self._tell, message.id))
         else:
@@ -96,7 +115,7 @@ class SchedulerService:
     def _add(self, message: Generate) -> None:
         try:
             params = SamplingParams.from_dict(message.sampling_params)
-            guidance = self._guidance(message)
+            guidance = self._constraints.guidance(message.constraint)
             self._loop.scheduler.add(
                 message.rid,
                 message.prompt_ids,
@@ -119,12 +138,13 @@ class SchedulerService:
         else:
             self._options[message.rid] = TextOptions(list(params.stop), message.skip_special_tokens)
 
-    def _guidance(self, message: Generate) -> Guidance:
-        if message.constraint is None:
-            return Guidance()
-        if self._grammars is None:
-            raise ValueError("the request has a constraint, which this server does not enforce")
-        return self._grammars.guidance(message.constraint)
+    def _abort(self, rid: str) -> None:
+        held = self._constraints.drop(rid)
+        if held is None:
+            self._loop.scheduler.abort(rid)
+        else:
+            aborted = Finish("abort", None, "the request was aborted")
+            self._news.append(_refusal(held, aborted))
 
     def _reply(self, message: Control) -> Reply:
         try:

@@ -7,7 +7,7 @@ processes behind the mailboxes are `phloem.server.launch`'s.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import fields
@@ -31,7 +31,9 @@ from phloem.server.frontend import (
 from phloem.server.ipc import Outbox
 from phloem.server.messages import (
     Abort,
+    ConstraintUse,
     Control,
+    Forget,
     FromScheduler,
     Generate,
     Limits,
@@ -122,6 +124,10 @@ class TokenizerManager:
         self._scheduler = scheduler
         self._streams: dict[str, RequestStream] = {}
         """Until the last news, of closed ones too: till then their ids are in use."""
+        self._keys: dict[str, str] = {}
+        """Of the constraints that running requests name."""
+        self._users: Counter[str] = Counter()
+        """How many name each."""
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._ids = count()
         self._failure: Failure | None = None
@@ -157,7 +163,7 @@ class TokenizerManager:
             checked_seconds(request.queue_timeout, "queue_timeout"),
             checked_priority(request.priority, self.limits.priorities),
             request.tenant,
-            request.constraint,
+            self._use(request),
         )
         self._scheduler.send(message)
         stream = self._streams[rid] = RequestStream(partial(self._send_abort, [rid]))
@@ -224,6 +230,8 @@ class TokenizerManager:
             for news in message.news:
                 rid = news.rid
                 stream = streams.get(rid) if news.finish is None else streams.pop(rid, None)
+                if news.finish is not None:
+                    self._release(rid)
                 if stream is not None:  # none: the engine has ended, one process after the other
                     stream.put(news)
             self._note_idle()
@@ -244,6 +252,27 @@ class TokenizerManager:
         for waiting in replies.values():
             if not waiting.done():
                 waiting.set_exception(failure())
+
+    def _use(self, request: GenerationRequest) -> ConstraintUse | None:
+        """How a request names its constraint, which is sent with the first that names it."""
+        if request.constraint is None:
+            return None
+        load, use = request.constraint
+        if not self._users[load.key]:
+            self._scheduler.send(load)
+        self._users[load.key] += 1
+        self._keys[request.rid] = load.key
+        return use
+
+    def _release(self, rid: str) -> None:
+        key = self._keys.pop(rid, None)
+        if key is None:
+            return
+        self._users[key] -= 1
+        if not self._users[key]:
+            del self._users[key]
+            if self._failure is None:
+                self._scheduler.send(Forget([key]))
 
     def _send_abort(self, rids: list[str]) -> None:
         if self._failure is None:
