@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from phloem.kernels import AttentionSpec, KVTensors, RopeConfig, cos_sin, inverse_frequencies
+from phloem.kernels.cpu_backend import library
 from phloem.kernels.cpu_backend.attention import AttentionPlanner
 from phloem.kernels.cpu_backend.elementwise import Elementwise
-from phloem.kernels.cpu_backend.library import library_status, load_library
 from phloem.kernels.cpu_backend.linear import Linears
-from phloem.kernels.cpu_backend.machine import INSTRUCTION_SETS, usable_instruction_sets
+from phloem.kernels.cpu_backend.machine import INSTRUCTION_SETS
 from phloem.kernels.cpu_backend.team import Team
 from phloem.kernels.torch_backend.ops import TorchOps
 
@@ -22,27 +22,27 @@ SHAPES = [(0, 16), (1, 1), (1, 17), (3, 15), (5, 64), (2, 577)]
 
 
 @pytest.fixture(scope="module")
-def library():
-    status = library_status()
+def loaded():
+    status = library.library_status()
     if not status.usable:
         pytest.skip(status.reason)
-    return load_library()
+    return library.load_library()
 
 
 @pytest.fixture(scope="module")
-def team(library):
-    with Team(library, 2) as team:
+def team(loaded):
+    with Team(loaded, 2) as team:
         yield team
 
 
 @pytest.fixture(scope="module")
-def ops(library, team):
-    return Elementwise(library, team)
+def ops(loaded, team):
+    return Elementwise(loaded, team)
 
 
 @pytest.fixture(scope="module")
-def linears(library, team):
-    return Linears(library, team)
+def linears(loaded, team):
+    return Linears(loaded, team)
 
 
 def random(*shape, seed=0):
@@ -227,12 +227,12 @@ def test_ids_that_are_no_list_are_refused(linears, shape):
 
 
 @pytest.fixture
-def plan(library, team):
+def plan(loaded, team):
     """Of 3 tokens in two rows: 4 query heads of 8 elements, which share 2."""
     spec = AttentionSpec(4, 2, 8, torch.float32, torch.device("cpu"))
     table = np.arange(1, 11, dtype=np.int32).reshape(2, 5)
     lengths = np.array([2, 1], np.int32), np.array([2, 5], np.int32)
-    return AttentionPlanner(library, team).plan(table, np.arange(2, dtype=np.int32), *lengths, spec)
+    return AttentionPlanner(loaded, team).plan(table, np.arange(2, dtype=np.int32), *lengths, spec)
 
 
 @pytest.mark.parametrize(
@@ -271,11 +271,11 @@ def test_results_are_float32_whatever_torch_makes_by_default(plan, linears):
 
 @pytest.mark.parametrize("isa", INSTRUCTION_SETS)
 def test_hadamard_is_that_of_torch_in_every_block(isa):
-    if isa not in usable_instruction_sets() or not library_status().usable:
+    if not library.library_status().usable or isa not in library.usable_instruction_sets():
         pytest.skip(f"this machine cannot run {isa}")
-    library = load_library(isa)
-    with Team(library, 2) as team:
-        ops = Elementwise(library, team)
+    loaded = library.load_library(isa)
+    with Team(loaded, 2) as team:
+        ops = Elementwise(loaded, team)
         for rows, width, block in ((3, 1, 1), (1, 6, 2), (5, 20, 4), (40, 576, 64), (2, 256, 256)):
             x = random(rows, width)
             kept = x.clone()
