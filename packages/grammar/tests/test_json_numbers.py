@@ -148,6 +148,7 @@ def test_zeros_and_digits_have_an_end(schema, texts):
 
 
 any_number = numbers_of({"type": "number"})
+no_integer = numbers_of({"type": "number", "not": {"type": "integer"}})
 any_integer = numbers_of({"type": "integer"})
 from_a_bound = numbers_of({"minimum": -(2**260)})
 
@@ -163,11 +164,39 @@ def test_what_python_writes_is_legal(value):
 
 def test_limits_of_digits_grow_with_the_numbers_of_a_schema():
     large, small = 10**99 + 1, Decimal("0.1234567890123456789012345678901234567891")
-    dfa = numbers_of({"enum": [{"x": 1}, large, small, 7]})
-    assert all(allows(dfa, str(each)) for each in (large, small, 7, "7.0"))
+    long = Decimal("98765432109876543210.25")
+    dfa = numbers_of({"enum": [{"x": 1}, large, small, long, 7]})
+    assert all(allows(dfa, str(each)) for each in (large, small, long, 7, "7.0"))
+    assert allows(numbers_of({"const": long}), str(long))
     above = numbers_of({"type": "integer", "minimum": large})
     assert allows(above, str(large))
     assert not allows(above, str(large - 1))
+
+
+def test_integers_with_a_point_are_read_exactly():
+    threes = numbers_of({"type": "integer", "multipleOf": 3})
+    for number in (9007199254740990, 9007199254740993, 9999999999999999, 3709996178662660236):
+        assert allows(threes, str(number))
+        assert allows(threes, f"{number}.0") == (number == 9007199254740990)
+
+
+@given(
+    digits=st.integers(0, 10**17),
+    places=st.integers(1, 24),
+    near=st.sampled_from(["", "0" * 14, "9" * 15, "0" * 20, "9" * 16]),
+)
+def test_what_is_no_integer_reads_as_none(digits, places, near):
+    text = f"{digits}.{near}{'123456789012345678901234'[:places]}"
+    if allows(no_integer, text):
+        assert not float(text).is_integer()
+
+
+@given(value=floats)
+def test_what_python_writes_of_a_float_that_is_no_integer_is_legal(value):
+    text = json.dumps(value)
+    assert (
+        allows(no_integer, text) == (not value.is_integer()) or "0" * 12 in text or "9" * 12 in text
+    )
 
 
 @settings(max_examples=40, deadline=None)

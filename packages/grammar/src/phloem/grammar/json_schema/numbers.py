@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from functools import lru_cache
-from math import gcd, inf, nextafter
+from math import gcd, inf, isfinite, nextafter
 from typing import TypeAlias
 
 from phloem.grammar.dfa import Budget, Dfa
@@ -37,8 +37,8 @@ _MAX_FRACTION = 16
 _FEWEST_ZEROS = 16
 _MAX_REMAINDERS = 20_000
 _MAX_PLACES = 24
-_FIRST_GAP = 2.0**53
-"""Where floats are integers, which are compared exactly."""
+_FLOAT_DIGITS = 16
+"""Before the point; of longer numbers, only integers are written without an exponent."""
 _EXACTLY = 1200
 _LIMIT_DIGITS = 20
 
@@ -73,10 +73,12 @@ class Numbers:
         """The numbers, or with `whole` only the integers, within all of some bounds."""
         if not bounds:
             return self.integers if whole else self.universe
-        if not whole:
-            bounds = [_for_floats(bound) for bound in bounds]
-        decimals = _decimals(tuple(bounds), whole)
-        return decimals.union(self._scientific(bounds, whole), self.budget)
+        floats = [_for_floats(bound) for bound in bounds]
+        pairs = zip(bounds, floats, strict=True)
+        decimals = _decimals(
+            tuple(one if whole or _is_exact(one) else two for one, two in pairs), whole
+        )
+        return decimals.union(self._scientific(floats, whole), self.budget)
 
     def _scientific(self, bounds: Collection[Bound], whole: bool) -> Dfa:
         """The texts with an exponent within some bounds."""
@@ -155,6 +157,11 @@ def _decimals(bounds: tuple[Bound, ...], whole: bool) -> Dfa:
     return decimals_within(bounds, Budget(), integers=whole)
 
 
+def _is_exact(bound: Bound) -> bool:
+    """Whether only integers come near a bound, which everybody reads exactly."""
+    return len(bound.limit.digits) + bound.limit.exponent > _FLOAT_DIGITS
+
+
 @lru_cache(maxsize=1024)
 def _for_floats(bound: Bound) -> Bound:
     """A strict bound that holds for readers of floats too.
@@ -166,12 +173,15 @@ def _for_floats(bound: Bound) -> Bound:
         (int(bound.limit.negative), [*map(int, bound.limit.digits)], bound.limit.exponent)
     )
     near = float(limit)
-    if 0 in bound.relations or not near or abs(near) >= _FIRST_GAP:
+    if 0 in bound.relations or not near or not isfinite(near):
         return bound
     (side,) = bound.relations
+    following = nextafter(near, side * inf)
+    if not isfinite(following):
+        return bound
     with localcontext() as context:
         context.prec = _EXACTLY
-        middle = (Decimal(near) + Decimal(nextafter(near, side * inf))) / 2
+        middle = (Decimal(near) + Decimal(following)) / 2
     rounding = ROUND_CEILING if side > 0 else ROUND_FLOOR
     with localcontext() as context:
         context.prec, context.rounding = _LIMIT_DIGITS, rounding
