@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -175,6 +176,20 @@ def test_a_request_that_fails_ends_the_probes():
 
     with pytest.raises(RuntimeError, match="a probe failed: no room"):
         probed(TRUE, Failing(TRUE))
+
+
+def test_where_few_tokens_come_at_once_more_are_asked_for():
+    """So they do from a server without a model to a client that is held up."""
+
+    class Hasty(ModelClient):
+        async def ask(self, prompt, conversation):
+            answer = await super().ask(prompt, conversation)
+            if conversation.max_tokens in (1, 512):
+                return answer
+            return replace(answer, arrivals=(1.0,) * len(answer.arrivals))
+
+    for observation in probed(TRUE, Hasty(TRUE))[0]:
+        assert observation.seconds > 0
 
 
 def test_answers_that_come_all_at_once_are_no_measurement():

@@ -20,8 +20,9 @@ from phloem.server.bench.runner import Client
 from phloem.server.bench.workloads import Conversation, TextMaker
 from phloem.server.streamed_answer import Answer, Clock
 
-_DECODED = 32
-"""Tokens that a decode probe asks of each request."""
+_DECODED = (32, 128, 512)
+"""Tokens that a decode probe asks of each request; more where fewer came too much at once, as those
+of a quick server do to a client whose machine is busy."""
 
 Progress = Callable[[Observation], None]
 
@@ -113,30 +114,26 @@ class Prober:
         prompts = [self._text(length) for _ in range(at_once)]
         for prompt in prompts:
             await self._ask(prompt, 1)
-        answers, times = await self._ask_all(prompts)
-        # While all of them decode. The mean, since pieces that came in one read have one time.
-        begin, end = max(t[0] for t in times), min(t[-1] for t in times)
-        gaps = [
-            (later - earlier) * len(answer.arrivals) / (answer.completion_tokens or 1)
-            for answer, each in zip(answers, times)
-            for earlier, later in pairwise(each)
-            if begin <= earlier and later <= end
-        ]
         probe = f"decode {at_once} after {length}"
-        if not gaps or (seconds := statistics.mean(gaps)) <= 0:
-            raise RuntimeError(
-                f"probe {probe!r}: the tokens came too much at once to be told apart"
-            )
-        before = statistics.mean(answer.prompt_tokens or 0 for answer in answers)
-        context = at_once * (before + _DECODED / 2)
-        return Observation(probe, seconds, Work(1, decode_row=at_once, decode_context=context))
+        for tokens in _DECODED:
+            answers, times = await self._ask_all(prompts, tokens)
+            seconds = _step_seconds(answers, times)
+            if seconds > 0:
+                before = statistics.mean(answer.prompt_tokens or 0 for answer in answers)
+                context = at_once * (before + tokens / 2)
+                return Observation(
+                    probe, seconds, Work(1, decode_row=at_once, decode_context=context)
+                )
+        raise RuntimeError(f"probe {probe!r}: the tokens came too much at once to be told apart")
 
-    async def _ask_all(self, prompts: list[str]) -> tuple[list[Answer], list[list[float]]]:
+    async def _ask_all(
+        self, prompts: list[str], tokens: int
+    ) -> tuple[list[Answer], list[list[float]]]:
         """The answers, and when the pieces of each came, all by one clock."""
 
         async def ask(prompt: str) -> tuple[Answer, list[float]]:
             sent = self._clock()
-            answer = await self._ask(prompt, _DECODED)
+            answer = await self._ask(prompt, tokens)
             return answer, [sent + arrival for arrival in answer.arrivals]
 
         timed = await asyncio.gather(*map(ask, prompts))
@@ -151,3 +148,19 @@ class Prober:
     def _text(self, length: int) -> str:
         """Text that no cache has seen."""
         return self._make.text(length, "fit", next(self._texts))
+
+
+def _step_seconds(answers: list[Answer], times: list[list[float]]) -> float:
+    """Mean time from a token to the next while all answers were coming; 0 if that cannot be told.
+
+    `times` are those of each answer's pieces. The mean, since pieces that came in one read have one
+    time.
+    """
+    begin, end = max(t[0] for t in times), min(t[-1] for t in times)
+    gaps = [
+        (later - earlier) * len(answer.arrivals) / (answer.completion_tokens or 1)
+        for answer, each in zip(answers, times)
+        for earlier, later in pairwise(each)
+        if begin <= earlier and later <= end
+    ]
+    return statistics.mean(gaps) if gaps else 0.0
