@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from phloem.grammar.dfa.budget import Budget
-from phloem.grammar.dfa.table import Table, few_distances, few_heights, sources_of
+from phloem.grammar.dfa.table import Table, few_distances, few_heights
 
 Rows = list[list[int]]
 
@@ -18,16 +18,26 @@ def small_minimal(table: Table, budget: Budget) -> Table | None:
     """
     rows: Rows = table.next.tolist()
     accepting: list[bool] = table.accepting.tolist()
-    sources = sources_of(rows)
+    sources = _sources(rows)
     nearest = few_distances(accepting, sources)
     if nearest[0] < 0:
         return None
     if min(nearest) < 0:
         # States of no text at all stay where they are; nothing leads to them any more.
         rows = [[-1 if t >= 0 and nearest[t] < 0 else t for t in row] for row in rows]
-        sources = sources_of(rows)
-    blocks = _equivalent(rows, nearest, few_heights(rows, sources), budget)
+        sources = _sources(rows)
+    blocks = _equivalent(rows, nearest, few_heights(sources), budget)
     return _canonical(rows, accepting, blocks, table.classes.tolist())
+
+
+def _sources(rows: Rows) -> list[list[int]]:
+    """`sources_of` a table, by its rows."""
+    sources: list[list[int]] = [[] for _ in rows]
+    for state, row in enumerate(rows):
+        for target in {*row}:
+            if target >= 0:
+                sources[target].append(state)
+    return sources
 
 
 def _equivalent(rows: Rows, nearest: list[int], longest: list[int], budget: Budget) -> list[int]:

@@ -59,8 +59,7 @@ def spans(starts: Longs, counts: Longs) -> Longs:
 def distances(table: Table, budget: Budget = _DEFAULT) -> Ints:
     """The fewest bytes to an accepting state, [states]; -1 where none can be reached."""
     if has_few_edges(table):
-        sources = sources_of(table.next.tolist())
-        return np.array(few_distances(table.accepting.tolist(), sources), np.int32)
+        return np.array(few_distances(table.accepting.tolist(), sources_of(table.next)), np.int32)
     predecessors = Predecessors(table.next)
     result = np.full(len(table.accepting), -1, np.int32)
     level, depth = np.flatnonzero(table.accepting), 0
@@ -75,8 +74,7 @@ def distances(table: Table, budget: Budget = _DEFAULT) -> Ints:
 def heights(table: Table, budget: Budget = _DEFAULT) -> Ints:
     """The most bytes that can follow a state, [states]; -1 where there is no such limit."""
     if has_few_edges(table):
-        rows = table.next.tolist()
-        return np.array(few_heights(rows, sources_of(rows)), np.int32)
+        return np.array(few_heights(sources_of(table.next)), np.int32)
     predecessors = Predecessors(table.next)
     result = np.full(len(table.accepting), -1, np.int32)
     open_edges = (table.next >= 0).sum(axis=1)
@@ -98,14 +96,15 @@ def has_few_edges(table: Table) -> bool:
     return table.next.size <= _FEW_EDGES
 
 
-def sources_of(rows: list[list[int]]) -> list[list[int]]:
+def sources_of(next_states: Ints) -> list[list[int]]:
     """By state: the sources of edges into it, each once."""
-    sources: list[list[int]] = [[] for _ in rows]
-    for state, row in enumerate(rows):
-        for target in {*row}:
-            if target >= 0:
-                sources[target].append(state)
-    return sources
+    states, classes = next_states.shape
+    flat = next_states.ravel()
+    edges = np.flatnonzero(flat >= 0)
+    pairs = np.unique(flat[edges].astype(np.int64) * states + edges // max(classes, 1))
+    targets, sources = pairs // max(states, 1), (pairs % max(states, 1)).tolist()
+    ends = np.cumsum(np.bincount(targets, minlength=states)).tolist()
+    return [sources[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def few_distances(accepting: list[bool], sources: list[list[int]]) -> list[int]:
@@ -121,11 +120,14 @@ def few_distances(accepting: list[bool], sources: list[list[int]]) -> list[int]:
     return result
 
 
-def few_heights(rows: list[list[int]], sources: list[list[int]]) -> list[int]:
-    """`heights` of a table by its rows and sources."""
-    open_targets = [len({*row} - {-1}) for row in rows]
+def few_heights(sources: list[list[int]]) -> list[int]:
+    """`heights` of a table by its sources."""
+    open_targets = [0] * len(sources)
+    for into in sources:
+        for source in into:
+            open_targets[source] += 1
     found = [state for state, count in enumerate(open_targets) if not count]
-    result = [-1] * len(rows)
+    result = [-1] * len(sources)
     for state in found:
         result[state] = 0
     for state in found:  # by ascending height, so the last target of a source is its highest

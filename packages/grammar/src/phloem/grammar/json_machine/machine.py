@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from phloem.grammar.automaton import TokenCost
 from phloem.grammar.dfa import Budget
@@ -95,7 +95,8 @@ class JsonMachine:
                 array.settle()
         self.levels = Levels()
         self.regions = Regions(self)
-        self._cursors: WeakValueDictionary[tuple[object, ...], JsonCursor] = WeakValueDictionary()
+        self._cursors: dict[tuple[object, ...], ref[JsonCursor]] = {}
+        self._most_cursors = _FEW_CURSORS
         self._distances: Distances | None = None
         self._root = graph.root
 
@@ -106,11 +107,20 @@ class JsonMachine:
 
     def cursor(self, kind: type[AnyCursor], layout: Layout, *content: Any) -> AnyCursor:
         """The one cursor of some content; `content` is what `kind` takes."""
+        # A WeakValueDictionary would do the same, at several times the cost of making a cursor.
         key = (kind, layout, content)
-        cursor = self._cursors.get(key)
+        known = self._cursors.get(key)
+        cursor = None if known is None else known()
         if cursor is None:
-            cursor = self._cursors[key] = kind(self, layout, *content)
+            cursor = kind(self, layout, *content)
+            self._cursors[key] = ref(cursor)
+            if len(self._cursors) > self._most_cursors:
+                self._forget_dead_cursors()
         return cursor  # type: ignore[return-value]
+
+    def _forget_dead_cursors(self) -> None:
+        self._cursors = {key: known for key, known in self._cursors.items() if known() is not None}
+        self._most_cursors = max(2 * len(self._cursors), _FEW_CURSORS)
 
     def distances(self, cost: TokenCost) -> Distances:
         """The distances by the costs of a vocabulary; those of the last one asked for are kept."""
@@ -170,3 +180,6 @@ class JsonMachine:
             if isinstance(state, ObjectState)
         )
         return self.cursor(NameCursor, layout, places, b"")
+
+
+_FEW_CURSORS = 1024

@@ -158,8 +158,9 @@ class TextCursor(JsonCursor):
 
     def _first_within(self, places: tuple[Any, ...], low: bytes, high: bytes) -> bytes | None:
         """The first sequence of as many bytes, from one to another, that `places` can take."""
-        for byte in sorted(self.content_bytes(places)):
-            if not low[0] <= byte <= high[0]:
+        content = self.content_bytes(places)
+        for byte in range(low[0], high[0] + 1):
+            if byte not in content:
                 continue
             if len(low) == 1:
                 return bytes((byte,))
