@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import uuid
+from pathlib import Path
 
 import httpx
 import jsonschema
@@ -353,6 +354,28 @@ def test_a_client_that_leaves_ends_the_compiling_for_it(serve, chat_llama):
     _, running = psutil.wait_procs([psutil.Process(worker)], timeout=20)
     assert not running
     assert texts(server, COMPLETIONS, regex="cd") == ["cd"]
+
+
+@pytest.fixture(scope="module")
+def crashing(phloem_serve, chat_llama):
+    """A server in processes of its own, with a backend that crashes when it is told to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent))
+        yield phloem_serve(chat_llama, grammar_backend="crashing_backend:create")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("way", ["exit", "abort", "segfault", "raise", "lie"])
+def test_a_compiler_that_crashes_harms_only_its_own_request(crashing, way, stream):
+    """Case GR-13."""
+    name = f"{way} {uuid.uuid4().hex}"
+    body = body_of(COMPLETIONS, regex=name, stream=stream)
+    response = crashing.post(COMPLETIONS, **body)
+    if way == "lie" and stream:  # found out by the engine, after the stream has begun
+        assert '"error"' in response.text
+    else:
+        refused(response)
+    assert texts(crashing, COMPLETIONS, regex="ab") == ["ab"]
 
 
 # Tools.

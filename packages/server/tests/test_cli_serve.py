@@ -36,7 +36,7 @@ def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
         (["--schedule-low-priority-values-first"], "set enable_priority_scheduling too"),
         (["--cache-idle-ttl", "5", "--disable-radix-cache"], "cache_idle_ttl 5 is for prefixes"),
         (["--grammar-compile-timeout", "0"], "grammar_compile_timeout 0 is no time"),
-        (["--grammar-backend", "outlines"], "--grammar-backend"),
+        (["--grammar-backend", "outlines"], "grammar_backend 'outlines' is unknown"),
         (["--port", "65536"], "port 65536 is no port"),
         (["--served-model-name", ""], "served_model_name is empty"),
         (["--drain-seconds", "-1"], "drain_seconds -1 is no time to wait"),

@@ -159,6 +159,14 @@ def test_backends_are_asked_until_one_supports_the_constraint(backend, supportin
     assert report["supported"] is (asked[-1] in supporting)
 
 
+def test_a_server_with_a_backend_of_its_own_asks_that():
+    service = FakeService(supporting=["mine:create"])
+    compiler = ServiceCompiler(lambda: service, "mine:create", "bounded")
+    assert asyncio.run(compiler.check(ASKED, None))["supported"]
+    assert service.backends == ["mine:create"]
+    compiler.close()
+
+
 @pytest.mark.parametrize("name", ["none", "os:system", ""])
 def test_only_backends_that_are_known_can_be_asked(name):
     """A name may not be any module's: it comes from a client."""

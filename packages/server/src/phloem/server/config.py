@@ -47,6 +47,7 @@ def check_choices(options: Any) -> None:
 
 
 CHUNKING_OFF = -1
+_GRAMMAR_BACKENDS = ("auto", "fsm", "xgrammar", "llguidance", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,10 +217,10 @@ class ServerArgs:
     )
     grammar_backend: str = option(
         "auto",
-        "what enforces constraints on outputs; auto: fsm where it can, else another that is "
-        "installed; none: requests with a constraint are refused",
+        "what enforces constraints on outputs: auto, fsm, xgrammar, llguidance, none, or a backend "
+        "of yours as module:function; auto: fsm where it can, else another that is installed; "
+        "none: requests with a constraint are refused",
         group=GRAMMAR,
-        choices=("auto", "fsm", "xgrammar", "llguidance", "none"),
     )
     grammar_compile_timeout: float = option(
         10.0,
@@ -283,6 +284,11 @@ class ServerArgs:
                 raise ValueError(
                     f"{name} {seconds:g} is no time: give more than 0 seconds, or leave it out"
                 )
+        if self.grammar_backend not in _GRAMMAR_BACKENDS and ":" not in self.grammar_backend:
+            raise ValueError(
+                f"grammar_backend {self.grammar_backend!r} is unknown: use one of "
+                f"{', '.join(_GRAMMAR_BACKENDS)}, or module:function"
+            )
         if not 0 < self.grammar_compile_timeout < math.inf:
             raise ValueError(
                 f"grammar_compile_timeout {self.grammar_compile_timeout:g} is no time: give more "
