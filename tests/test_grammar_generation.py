@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.grammar.checks import fault, read_cases
 from benchmarks.grammar.generations import LONG_NAMES, answer, counted_forwards, jumps, requests
+from phloem.grammar import Constraint, Vocabulary, create_backend
 from phloem.server import Engine
 
 CASES = read_cases()
@@ -50,6 +52,42 @@ def test_there_are_forty_schemas_of_forty_names():
 )
 def test_what_judges_the_answers_finds_faults(schema, bad):
     assert fault(schema, bad)
+
+
+NUMBERS = [
+    {"type": "number"},
+    {"type": "integer", "multipleOf": 3},
+    {"exclusiveMinimum": 3, "exclusiveMaximum": 4.1, "type": "number"},
+    {"exclusiveMinimum": 1e299, "type": "number"},
+    {"type": "number", "not": {"type": "integer"}},
+    *(case.schema for case in CASES if case.name in ("bounds", "number_or_text", "big_integers")),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fond_of", [b"0", b"9", b"09.", b"e+-.0123456789"], ids=repr)
+def test_who_writes_digits_as_long_as_it_may_writes_valid_numbers_in_time(smollm2, fond_of):
+    vocabulary = Vocabulary.from_tokenizers(str(smollm2 / "tokenizer.json"))
+    backend = create_backend("fsm", vocabulary)
+    likes = [6.0 * (set(token or b" ") <= set(fond_of)) for token in vocabulary.tokens]
+    rng = np.random.default_rng(0)
+    mask = np.zeros((1, vocabulary.words), np.int32)
+    for schema in NUMBERS:
+        grammar = backend.compile(Constraint.json_schema(schema))
+        for _ in range(4):
+            matcher, text = grammar.matcher(), b""
+            left = 64 + matcher.distance_to_end()
+            while not matcher.is_terminated and left:
+                matcher.fill_mask(mask, 0, left)
+                bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+                legal = np.flatnonzero(bits[: vocabulary.size])
+                scores = np.take(likes, legal) + rng.gumbel(size=len(legal))
+                token = int(legal[scores.argmax()])
+                assert matcher.accept(token)
+                text += vocabulary.tokens[token] or b""
+                left -= 1
+            assert matcher.is_complete or matcher.is_terminated, text
+            assert fault(schema, text.decode()) is None, text
 
 
 @pytest.mark.slow
