@@ -7,6 +7,7 @@ region); a known one costs a lookup and the copy of a row. Which text was said i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -61,6 +62,14 @@ class Reach(NamedTuple):
     targets: dict[Position, list[int]]
     """All others, by position."""
 
+    def add(self, target: Position, tokens: Sequence[int]) -> None:
+        """Add tokens that lead to a position."""
+        known = self.targets.get(target)
+        if known is None:
+            self.targets[target] = [*tokens]
+        else:
+            known += tokens
+
 
 class TokenEngine:
     """Positions of one automaton over one vocabulary. Used by one thread."""
@@ -78,6 +87,7 @@ class TokenEngine:
         self._start = start
         self._sweeps = sweeps or Sweeps(vocabulary)
         self._positions: dict[Cursor, Position] = {}
+        self._parts: dict[tuple[Branch, Position], Reach] = {}
         self._filled: list[Position] = []
         self._cells, self._most_cells = 0, cache_bytes // _CELL_BYTES
 
@@ -251,42 +261,52 @@ class TokenEngine:
 
     def _reached(self, position: Position) -> Reach:
         reach = Reach([], {})
-        self._walk(self._sweeps.root, position, reach)
+        for child, target in self._add(self._sweeps.root, position, reach):
+            part = self._part(child, target)
+            reach.regions.extend(part.regions)
+            for end, tokens in part.targets.items():
+                reach.add(end, tokens)
         return reach
 
-    def _walk(self, branch: Branch, position: Position, reach: Reach) -> None:
-        """Add where the tokens below a branch lead from a position."""
-        pending = [(branch, position)]
-        regions, targets = reach
-        while pending:
-            branch, at = pending.pop()
-            if at.cursor is None:
-                continue
-            if branch.size > _WORTH_A_SWEEP:
-                if at.region is False:
-                    at.region = at.cursor.region()
-                region = at.region
-            else:
-                region = None
-            if region is not None:
-                regions.append((region, branch))
-                following = self._exits(self._sweeps.outline(region, branch), region)
-                for byte in region.apart:
-                    child = branch.below.get(byte)
-                    target_or_none = self.step(at, byte) if child is not None else None
-                    if child is not None and target_or_none is not None:
-                        following.append((child, target_or_none))
-            else:
-                following = self._below(branch, at)
-            for child, target in following:
-                if child.tokens:
-                    known = targets.get(target)
-                    if known is None:
-                        targets[target] = [*child.tokens]
-                    else:
-                        known += child.tokens
-                if not child.is_leaf:
-                    pending.append((child, target))
+    def _part(self, branch: Branch, position: Position) -> Reach:
+        """What a walk finds below a branch; kept, for many positions lead to the same one."""
+        part = self._parts.get((branch, position))
+        if part is None:
+            part = self._parts[branch, position] = Reach([], {})
+            pending = [(branch, position)]
+            while pending:
+                pending += self._add(*pending.pop(), part)
+            self._cells += 4 + len(part.targets)
+        return part
+
+    def _add(
+        self, branch: Branch, position: Position, reach: Reach
+    ) -> list[tuple[Branch, Position]]:
+        """Add what is right below a branch; the branches below which there is more."""
+        if position.cursor is None:
+            return []
+        region = None
+        if branch.size > _WORTH_A_SWEEP:
+            if position.region is False:
+                position.region = position.cursor.region()
+            region = position.region
+        if region is None:
+            following = self._below(branch, position)
+        else:
+            reach.regions.append((region, branch))
+            following = self._exits(self._sweeps.outline(region, branch), region)
+            for byte in region.apart:
+                child = branch.below.get(byte)
+                target = None if child is None else self.step(position, byte)
+                if child is not None and target is not None:
+                    following.append((child, target))
+        further = []
+        for child, target in following:
+            if child.tokens:
+                reach.add(target, child.tokens)
+            if not child.is_leaf:
+                further.append((child, target))
+        return further
 
     def _below(self, branch: Branch, position: Position) -> list[tuple[Branch, Position]]:
         """The branches one byte further that are legal from a position, with where they lead."""
@@ -328,6 +348,7 @@ class TokenEngine:
             position.forget()
         self._positions.clear()
         self._filled.clear()
+        self._parts.clear()
         self.rows.clear()
         self._cells = 0
 
