@@ -37,7 +37,7 @@ def servers(serve, chat_llama):
         if backend not in made:
             server = serve(chat_llama, grammar_backend=backend, grammar_compile_timeout=300.0)
             if backend != "none":
-                # Its library is loaded with the first constraint, at a low priority.
+                # Its library is loaded with the first constraint.
                 check = {"regex": "a", "backend": backend}
                 server.http.post("/v1/grammar/check", json=check, timeout=300.0)
             made[backend] = server

@@ -374,8 +374,9 @@ def test_a_library_is_loaded_outside_the_limits_and_once(serve):
         assert service.compile(Constraint.ebnf(f'root ::= "{text}"')).data.startswith(b"xgrammar")
         assert service.worker_pids == [worker]
     assert os.getpriority(os.PRIO_PROCESS, worker) == os.nice(0)
-    report = service.check(Constraint.ebnf('root ::= "z"'), ["xgrammar", "fsm"]).result(PATIENCE)
+    report = service.check(Constraint.ebnf('root ::= "z"'), ["xgrammar", "none"]).result(PATIENCE)
     assert [each.supported for each in report.backends] == [True, False]
+    assert "no grammar backend 'none'" in report.backends[1].message
 
 
 def test_a_backend_that_cannot_be_made_is_no_fault_of_the_constraint(serve, backend):

@@ -121,7 +121,7 @@ class _Compiler:
         try:
             reply = self._answer(request.header)
         except _Missing as missing:
-            reply = Frame({"missing": missing.name})
+            return Frame({"missing": missing.name})
         except MemoryError:
             self.worn = True
             reply = error_frame(
@@ -178,7 +178,7 @@ class _Backends:
         """Make a backend; one that cannot be made raises that from `get`."""
         try:
             self._made[name] = self._make(name)
-        except (ImportError, ValueError) as error:
+        except Exception as error:
             self._made[name] = error
 
     def get(self, name: str) -> GrammarBackend:
@@ -186,7 +186,7 @@ class _Backends:
 
         Raises:
             _Missing: it was not.
-            ImportError, ValueError: it cannot be made.
+            Exception: what came of making it; ImportError if a library is not installed.
         """
         made = self._made.get(name)
         if made is None:
