@@ -1,10 +1,11 @@
 """The pace of a stream while hostile constraints are compiled beside it, over HTTP.
 
 One client streams a completion, alone and then while another posts constraints that cannot be
-served, one after the other as soon as each is refused; and while one posts the first grammars in
-EBNF that the server sees, for which it has to load a library. Figures are milliseconds between the
-pieces of the stream; `ratio` is the p99 beside a kind of constraint over the median of the p99s
-alone, `refused_s` the longest that one of them took, and `load` the machine's load when each began.
+served, one after the other, a pause after each is refused; and while one posts grammars in EBNF,
+for the first of which the server has to load a library (these are served, in steps of the model
+that they share with the stream). Figures are milliseconds between the pieces of the stream; `ratio`
+is the median of the p99 beside a kind of constraint over that of the stream right before it,
+`answered_s` the longest that one of them took, and `load` the machine's load when each began.
 Rounds alone and beside each kind take turns. Run it on a machine that does nothing else.
 """
 
@@ -30,15 +31,19 @@ from phloem.server.config import ServerArgs
 
 PATH = "/v1/completions"
 PATIENCE = 300.0
+_PAUSE = 0.1
+"""Seconds: what is refused at once is not to become a flood of requests."""
 
 
 def nested_alternatives(depth: int) -> dict[str, Any]:
     """A schema of `oneOf` within `oneOf`, whose alternatives overlap."""
-    schema: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    levels: dict[str, Any] = {"at0": {"type": "object", "properties": {"x": {"type": "integer"}}}}
     for level in range(depth):
-        other = {"type": "object", "properties": {f"p{level}": schema}, "required": [f"p{level}"]}
-        schema = {"oneOf": [{"properties": {f"p{level}": schema}}, other, {"not": schema}]}
-    return schema
+        inner = {"$ref": f"#/$defs/at{level}"}
+        within = {"type": "object", "properties": {f"p{level}": inner}}
+        required = {**within, "required": [f"p{level}"]}
+        levels[f"at{level + 1}"] = {"oneOf": [within, required, {"not": inner}]}
+    return {"$defs": levels, "$ref": f"#/$defs/at{depth}"}
 
 
 # Each gets a text that it has not had, so that nothing is known from before.
@@ -102,6 +107,7 @@ def beside(url: str, tokens: int, make: Callable[[str], dict[str, Any]]) -> tupl
                 headers = {"Content-Type": "application/json"}
                 statuses.add(client.post(PATH, content=body, headers=headers).status_code)
                 seconds.append(time.perf_counter() - begin)
+                over.wait(_PAUSE)
 
     poster = threading.Thread(target=post)
     poster.start()
@@ -118,6 +124,7 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
     """All figures."""
     alone: list[Stream] = []
     others: dict[str, list[Stream]] = {kind: [] for kind in options.kinds}
+    ratios: dict[str, list[float]] = {kind: [] for kind in options.kinds}
     answers: dict[str, list[Answers]] = {kind: [] for kind in options.kinds}
     with running_server(ServerArgs(model=options.model)) as server:
         stream(server.url, options.tokens)
@@ -126,24 +133,23 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
                 alone.append(stream(server.url, options.tokens))
                 seen, answered = beside(server.url, options.tokens, HOSTILE[kind])
                 others[kind].append(seen)
+                ratios[kind].append(seen.p99 / alone[-1].p99)
                 answers[kind].append(answered)
                 say(
                     f"{kind}: p99 {seen.p99:.1f} ms, alone {alone[-1].p99:.1f} ms, "
                     f"{answered.times} answered {sorted(answered.statuses)}, load {seen.load:.1f}"
                 )
-    base = statistics.median(each.p99 for each in alone)
     figures: Figures = {
         "alone_p50_ms": statistics.median(gap for each in alone for gap in each.gaps_ms),
-        "alone_p99_ms": base,
+        "alone_p99_ms": statistics.median(each.p99 for each in alone),
         "alone_load": max(each.load for each in alone),
     }
     for kind, streams in others.items():
-        p99 = statistics.median(each.p99 for each in streams)
         figures |= {
             f"{kind}_p50_ms": statistics.median(gap for each in streams for gap in each.gaps_ms),
-            f"{kind}_p99_ms": p99,
-            f"{kind}_ratio": p99 / base,
-            f"{kind}_refused_s": max(each.longest_s for each in answers[kind]),
+            f"{kind}_p99_ms": statistics.median(each.p99 for each in streams),
+            f"{kind}_ratio": statistics.median(ratios[kind]),
+            f"{kind}_answered_s": max(each.longest_s for each in answers[kind]),
             f"{kind}_statuses": sorted(set().union(*(each.statuses for each in answers[kind]))),
             f"{kind}_load": max(each.load for each in streams),
         }
