@@ -103,13 +103,10 @@ class Sweeps:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+        self.root = Branch(vocabulary.trie, (0,))
+        """The whole vocabulary."""
         self._outlines: OrderedDict[Key, Outline] = OrderedDict()
         self._sweeps: OrderedDict[Key, Sweep] = OrderedDict()
-
-    @cached_property
-    def root(self) -> Branch:
-        """The whole vocabulary."""
-        return Branch(self._vocabulary.trie, (0,))
 
     def outline(self, region: Region, branch: Branch) -> Outline:
         """The tokens below a branch, from where a region is, but for those told apart."""
