@@ -224,7 +224,8 @@ class ServerArgs:
     )
     grammar_compile_timeout: float = option(
         10.0,
-        "seconds that compiling one constraint may take; what takes longer is refused",
+        "seconds of processor time that compiling one constraint may take; what takes longer is "
+        "refused",
         group=GRAMMAR,
     )
     jump_forward: bool = option(
