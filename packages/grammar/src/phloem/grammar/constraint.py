@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from phloem.grammar.errors import GrammarError
 
@@ -37,6 +37,17 @@ class Constraint:
     nothing about which texts are legal, as in draft 7 by default."""
 
     def __post_init__(self) -> None:
+        """Refuse what no backend knows: a misspelt option would mean the one that is not meant.
+
+        Raises:
+            GrammarError: for an unknown kind or option, or a NUL character.
+        """
+        for name, type_ in _OPTIONS.items():
+            known, value = get_args(type_), getattr(self, name)
+            if value not in known:
+                raise GrammarError(
+                    f"{name} is {value!r}: give one of {', '.join(map(repr, known))}"
+                )
         if "\0" in self.source:
             raise GrammarError(
                 f"a {self.kind} constraint contains a NUL character: remove it, or write it as an "
@@ -99,6 +110,14 @@ class Constraint:
         """A hash of the content, equal for equal constraints, for caches in memory and on disk."""
         parts = (self.kind, self.whitespace, self.property_order, self.formats, self.source)
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_OPTIONS = {
+    "kind": Kind,
+    "whitespace": Whitespace,
+    "property_order": PropertyOrder,
+    "formats": Formats,
+}
 
 
 def _compact(value: Any, what: str) -> str:
