@@ -311,3 +311,11 @@ def test_large_schemas_of_the_usual_kind_are_no_problem():
         60, lambda each, _: {"type": "object", "properties": {"a": each}}, {"type": "null"}
     )
     assert accepts(normalize(deep), json.loads('{"a":' * 60 + "null" + "}" * 60))
+
+
+def test_hundreds_of_alternatives_are_told_apart_within_the_limit_of_time():
+    choices = [
+        {"type": "object", "properties": {f"k{n}": {}}, "required": [f"k{n}"]} for n in range(400)
+    ]
+    graph = normalize({"anyOf": choices + choices}, budget=Budget.of_seconds(1))
+    assert len(graph.nodes[graph.root].objects) == 400

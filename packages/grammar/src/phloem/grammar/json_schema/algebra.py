@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from phloem.grammar.json_schema.numbers import Numbers
 from phloem.grammar.json_schema.terms import ArrayTerm, Form, ObjectTerm
 
 _MAX_TERMS = 500
-_Term = TypeVar("_Term", ArrayTerm, ObjectTerm)
+_Term = TypeVar("_Term")
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,18 @@ class Algebra:
 
     def join(self, *forms: Form) -> Form:
         """Values of one form or more."""
-        result = self.nothing
+        numbers, booleans = Dfa.empty(), frozenset[bool]()
         for form in forms:
-            result = Form(
-                result.null or form.null,
-                result.booleans | form.booleans,
-                self._union(result.numbers, form.numbers),
-                tuple(dict.fromkeys(result.strings + form.strings)),
-                _distinct(result.arrays + form.arrays),
-                _distinct(result.objects + form.objects),
-            )
-        return result
+            self.judge.budget.check(0)
+            numbers, booleans = self._union(numbers, form.numbers), booleans | form.booleans
+        return Form(
+            any(form.null for form in forms),
+            booleans,
+            numbers,
+            _distinct(term for form in forms for term in form.strings),
+            _distinct(term for form in forms for term in form.arrays),
+            _distinct(term for form in forms for term in form.objects),
+        )
 
     def meet(self, one: Form, two: Form) -> Form:
         """Values of both."""
@@ -66,8 +68,8 @@ class Algebra:
             one.booleans & two.booleans,
             self._intersection(one.numbers, two.numbers),
             strings.intersect(one.strings, two.strings, judge.budget),
-            _distinct(tuple(term for term in array_pairs if term is not None)),
-            _distinct(tuple(term for term in object_pairs if term is not None)),
+            _distinct(term for term in array_pairs if term is not None),
+            _distinct(term for term in object_pairs if term is not None),
         )
 
     def minus(self, one: Form, two: Form) -> Form:
@@ -96,8 +98,8 @@ class Algebra:
             one.booleans - two.booleans,
             one.numbers.difference(two.numbers, self.judge.budget),
             strings.difference(one.strings, two.strings, self.judge.budget),
-            _distinct(tuple(array_terms)),
-            _distinct(tuple(object_terms)),
+            _distinct(array_terms),
+            _distinct(object_terms),
         )
 
     def only(self, form: Form, types: frozenset[str]) -> Form:
@@ -148,12 +150,6 @@ def is_nothing(form: Form) -> bool:
     return not (scalars or form.arrays or form.objects)
 
 
-def _distinct(terms: tuple[_Term, ...]) -> tuple[_Term, ...]:
-    """Terms without repetition; they do not hash."""
-    if len(terms) < 2:
-        return terms
-    found: list[_Term] = []
-    for term in terms:
-        if term not in found:
-            found.append(term)
-    return tuple(found)
+def _distinct(terms: Iterable[_Term]) -> tuple[_Term, ...]:
+    """Terms without repetition, in their order."""
+    return tuple(dict.fromkeys(terms))

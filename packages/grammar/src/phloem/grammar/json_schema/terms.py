@@ -70,6 +70,11 @@ class ObjectTerm:
     most: int | None = None
     demands: tuple[NameDemand, ...] = ()
 
+    def __hash__(self) -> int:
+        # The one that is made of the fields would fail, for dictionaries have none.
+        properties = frozenset(self.properties.items())
+        return hash((properties, self.required, self.classes, self.fewest, self.most, self.demands))
+
     def at(self, name: str) -> Formula:
         """What the value of such a property must meet; FALSE where it is not allowed."""
         known = self.properties.get(name)
