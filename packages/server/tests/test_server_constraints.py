@@ -88,6 +88,44 @@ def test_what_is_empty_asks_for_nothing(fields):
     assert asked(**fields) is None
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"json_schema": False},
+        {"guided_json": False},
+        {"structured_outputs": {"json": False}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": False}}},
+    ],
+)
+def test_a_schema_that_nothing_satisfies_is_a_constraint(fields):
+    """It is for the compiler to refuse it: false is a schema, and not the absence of one."""
+    (name,) = fields
+    assert asked(**fields) == (name, Constraint.json_schema(False))
+    if name == "json_schema":
+        assert take_constraint(dict(fields)).constraint == Constraint.json_schema(False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"regex": 1}, "regex: it is an integer"),
+        ({"ebnf": []}, "ebnf: it is a list"),
+        ({"choices": {}}, "choices: it is an object"),
+        ({"json_object": 1.5}, "json_object: it is a number"),
+        ({"json_schema": []}, "json_schema: the schema is a list"),
+        ({"response_format": False}, "response_format is a boolean"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": 0}}},
+            "response_format: the schema is an integer",
+        ),
+        ({"ebnf": "\0"}, r"ebnf: the constraint \(ebnf\) contains a NUL character"),
+    ],
+)
+def test_a_wrong_type_is_named_in_a_sentence(fields, said):
+    with pytest.raises(BadConstraint, match=f"^{said}"):
+        constraint_of(fields)
+
+
 def test_two_constraints_are_refused_and_both_are_named():
     with pytest.raises(BadConstraint, match="regex was given beside response_format") as caught:
         asked(response_format={"type": "json_object"}, regex="a")
@@ -107,8 +145,26 @@ def test_two_constraints_are_refused_and_both_are_named():
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
         {"json_schema": "{"},
         {"json_schema": "\0"},
+        {"json_schema": []},
+        {"json_schema": 0},
         {"json_object": 1},
+        {"json_object": 0},
+        {"response_format": False},
+        {"response_format": []},
+        {"response_format": 0},
         {"regex": ["a"]},
+        {"regex": False},
+        {"regex": 0},
+        {"ebnf": []},
+        {"choices": False},
+        {"choices": {}},
+        {"structural_tag": False},
+        {"structural_tag": []},
+        {"guided_regex": False},
+        {"structured_outputs": False},
+        {"structured_outputs": {"regex": False}},
+        {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": "nope"}},
+        {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": 0}},
         {"regex": "\0"},
         {"ebnf": 5},
         {"choices": []},

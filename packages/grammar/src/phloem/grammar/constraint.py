@@ -50,8 +50,8 @@ class Constraint:
                 )
         if "\0" in self.source:
             raise GrammarError(
-                f"a {self.kind} constraint contains a NUL character: remove it, or write it as an "
-                "escape"
+                f"the constraint ({self.kind}) contains a NUL character: remove it, or write it as "
+                "an escape"
             )
 
     @classmethod

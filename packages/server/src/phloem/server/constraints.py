@@ -118,7 +118,7 @@ def take_constraint(
 def constraint_of(
     fields: Mapping[str, Any], options: Any = None, whitespace: Whitespace = "bounded"
 ) -> ConstraintRequest | None:
-    """The constraint that some fields ask for; those that are null or empty ask for none.
+    """The constraint that some fields ask for; null and an empty text ask for none.
 
     Args:
         fields: by the names of `FIELDS`, `ALIASES` and `BUNDLE`; others do not matter.
@@ -168,7 +168,9 @@ def _asked(name: str, value: Any) -> list[tuple[str, Any]]:
     if name == BUNDLE:
         return [] if value is None else _bundled(value)
     kind = ALIASES.get(name, name)
-    if kind not in FIELDS or value is None or value is False or value == "":
+    if kind not in FIELDS or value is None or value == "":
+        return []
+    if kind == "json_object" and value is False:
         return []
     if kind == "response_format":
         return _response_format(value)
@@ -183,12 +185,19 @@ def _bundled(value: Any) -> list[tuple[str, Any]]:
     if len(asked) > 1:
         kinds = " and ".join(kind for kind, _ in asked[:2])
         raise BadConstraint(BUNDLE, f"it has both {kinds}: an output keeps to one constraint")
+    compact = value.get("disable_any_whitespace")
+    if not isinstance(compact, bool | None):
+        raise BadConstraint(
+            BUNDLE, f"its disable_any_whitespace is {kind_of(compact)}: give true or false"
+        )
     return asked
 
 
 def _response_format(value: Any) -> list[tuple[str, Any]]:
     name = "response_format"
-    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        raise BadConstraint(name, f"{name} is {kind_of(value)}: give an object with a type")
+    kind = value.get("type")
     if kind == "text":
         return []
     if kind == "json_object":
@@ -221,7 +230,25 @@ def grammar_options(given: Any) -> GrammarOptions:
         raise BadConstraint("grammar_options", str(error)) from error
 
 
+def kind_of(value: Any) -> str:
+    """What a value from JSON is called, with its article."""
+    return _KINDS.get(type(value), f"of type {type(value).__name__}")
+
+
+_KINDS: Mapping[type, str] = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
 def _schema(value: Any, meaning: _Meaning) -> Constraint:
+    if not isinstance(value, bool | dict | str):
+        raise ValueError(f"the schema is {kind_of(value)}: give an object, true or false")
     return Constraint.json_schema(
         value,
         whitespace=meaning.whitespace,
@@ -232,20 +259,26 @@ def _schema(value: Any, meaning: _Meaning) -> Constraint:
 
 def _object(value: Any, meaning: _Meaning) -> Constraint:
     if value is not True:
-        raise ValueError(f"it is a {type(value).__name__}: give true or false")
+        raise ValueError(f"it is {kind_of(value)}: give true or false")
     return Constraint.json_object(whitespace=meaning.whitespace)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"it is a {type(value).__name__}: give a string")
+        raise ValueError(f"it is {kind_of(value)}: give a string")
     return value
 
 
 def _choices(value: Any) -> Constraint:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"it is a {type(value).__name__}: give a list of strings")
+        raise ValueError(f"it is {kind_of(value)}: give a list of strings")
     return Constraint.choice(value)
+
+
+def _tag(value: Any) -> Constraint:
+    if not isinstance(value, dict | str):
+        raise ValueError(f"it is {kind_of(value)}: give an object")
+    return Constraint.structural_tag(value)
 
 
 _MAKERS: Mapping[str, Callable[[Any, _Meaning], Constraint]] = {
@@ -254,5 +287,5 @@ _MAKERS: Mapping[str, Callable[[Any, _Meaning], Constraint]] = {
     "regex": lambda value, _: Constraint.regex(_text(value)),
     "ebnf": lambda value, _: Constraint.ebnf(_text(value)),
     "choices": lambda value, _: _choices(value),
-    "structural_tag": lambda value, _: Constraint.structural_tag(value),
+    "structural_tag": lambda value, _: _tag(value),
 }
