@@ -99,11 +99,24 @@ def test_options_that_are_malformed_are_refused_by_their_field():
     assert caught.value.param == "grammar_options"
 
 
-def test_options_say_how_a_call_is_meant_but_not_its_order():
+NAMED = {"type": "function", "function": {"name": "weather"}}
+
+
+def test_options_say_how_a_call_is_meant():
     options = {"whitespace": "bounded", "property_order": "free", "steering": False}
+    found = use([tool()], tool_choice=NAMED, grammar_options=options).constraint
+    assert (found.constraint.whitespace, found.constraint.property_order) == ("bounded", "free")
+    assert found.steering is False
+    options["property_order"] = "fixed"
     found = use([tool()], tool_choice="required", grammar_options=options).constraint
     assert (found.constraint.whitespace, found.constraint.property_order) == ("bounded", "fixed")
-    assert found.steering is False
+
+
+def test_the_name_comes_first_in_a_list_of_calls():
+    options = {"property_order": "free"}
+    with pytest.raises(ApiError, match="property_order free") as caught:
+        use([tool()], tool_choice="required", grammar_options=options)
+    assert (caught.value.status, caught.value.param) == (400, "grammar_options")
 
 
 ARGUMENTS = st.dictionaries(
@@ -182,10 +195,18 @@ def deltas(form, parts):
         ("f", '{"a":1}', "stop", "stop"),
         ("f", '{"a":', "length", "length"),
         (None, '[{"name":"f","argu', "length", "length"),
+        (None, '[{"name":"f","argu', "stop", "stop"),
+        (None, '[{"name":"f","arguments":{"a":"]}', "stop", "stop"),
+        (None, '[{"name":"f","arguments":{}}', "stop", "stop"),
+        (None, '[{"name":"f","arguments":{}},{"na', "stop", "stop"),
+        (None, "", "stop", "stop"),
+        ("f", '{"a":', "stop", "stop"),
     ],
 )
 def test_a_streamed_answer_has_the_calls_of_the_whole_one(named, text, end, finish):
-    """Case AP-09: required ends with tool_calls, a named function with stop."""
+    """Cases AP-09 and TO-04: required ends with tool_calls, a named function with stop, and what was
+    cut with what cut it.
+    """
     whole, stream = (ToolForm("id", "m", 1, False, None, named) for _ in range(2))
     (choice,) = json.loads(whole.whole([news(text, end)]))["choices"]
     calls = choice["message"].get("tool_calls", [])

@@ -17,7 +17,8 @@ from phloem.server.messages import TextNews
 class ToolForm(ChatForm):
     """As `ChatForm`, with calls instead of content; `arguments` are JSON text.
 
-    An answer that was cut before its first call's name was known has no calls.
+    An answer that was cut before its first call's name was known has no calls, and one that was cut
+    later has its last call as far as it came; its reason is then what cut it.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class ToolForm(ChatForm):
             events.append(self._event(index, calls, logprobs=logprobs))
         if news.finish is not None:
             self._usage.add(index, news)
-            events.append(self._event(index, {}, **self._finish_fields(news)))
+            events.append(self._event(index, {}, **_finish_fields(news, reader)))
         return b"".join(events)
 
     def _event(self, index: int, delta: dict[str, Any], **fields: Any) -> bytes:
@@ -58,23 +59,23 @@ class ToolForm(ChatForm):
 
     def _choice(self, index: int, output: TextNews) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
-        calls = _joined(call_reader(self._named).feed(output.text))
+        reader = call_reader(self._named)
+        calls = _joined(reader.feed(output.text))
         if calls:
             message["tool_calls"] = calls
         choice = {"index": index, "message": message, "logprobs": self._logprobs(output)}
-        return choice | self._finish_fields(output)
+        return choice | _finish_fields(output, reader)
 
     def _logprobs(self, news: TextNews) -> dict[str, Any] | None:
         if self._names is None or news.logprobs is None:
             return None
         return chat_logprobs(self._names, news)
 
-    def _finish_fields(self, news: TextNews) -> dict[str, Any]:
-        """OpenAI ends with `tool_calls`, but with `stop` where the function was named."""
-        fields = finish_fields(news)
-        if self._named is None and fields["finish_reason"] == "stop":
-            fields["finish_reason"] = "tool_calls"
-        return fields
+
+def _finish_fields(news: TextNews, reader: CallReader) -> dict[str, Any]:
+    """As `finish_fields`, of an answer that a reader has read to its end."""
+    fields = finish_fields(news)
+    return fields | {"finish_reason": reader.finish_reason(fields["finish_reason"])}
 
 
 def _delta(part: CallPart) -> dict[str, Any]:

@@ -116,12 +116,18 @@ def _constraint(
         else:
             at_most = 1 if request.parallel_tool_calls is False else None
             made = tool_calls([_declared(function) for function in functions], at_most)
-        # Compact: what a call is made of is read by programs, and most of it is forced then. The
-        # order stays that of the schema: a call's name comes before its arguments.
+        # Compact: what a call is made of is read by programs, and most of it is forced then.
         made = replace(
             made,
             whitespace=options.whitespace or "compact",
+            property_order=options.property_order or "fixed",
             formats=options.formats or "assert",
+        )
+    if not named and made.property_order == "free":
+        raise ApiError(
+            "grammar_options has property_order free, but in a list of calls the name of each "
+            "comes first: leave it out, or name one function in tool_choice",
+            param="grammar_options",
         )
     return ConstraintRequest(made, "tools", options.jump_forward, options.steering)
 
@@ -153,6 +159,10 @@ class NamedCall:
             return []
         name, self._name = self._name, None
         return [CallPart(0, name, text)]
+
+    def finish_reason(self, ended: str) -> str:
+        """How the answer ended, as OpenAI calls it where the function was named: as any other."""
+        return ended
 
 
 @dataclass
@@ -189,6 +199,13 @@ class CallList:
             self._add(text[arguments:])
         new, self._new = self._new, []
         return new
+
+    def finish_reason(self, ended: str) -> str:
+        """How the answer ended, as OpenAI calls it: by calls if its list is complete, or else by
+        what cut it, be it a stop string.
+        """
+        complete = self._index >= 0 and self._depth == 0
+        return "tool_calls" if complete and ended == "stop" else ended
 
     def _take(self, character: str) -> None:
         """Follow the nesting."""
