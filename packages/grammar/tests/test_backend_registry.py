@@ -88,6 +88,20 @@ def test_what_is_malformed_or_too_complex_is_asked_of_nobody_else(error):
     assert second.asked == 0
 
 
+@pytest.mark.parametrize(
+    "error", [ImportError, AttributeError, OSError, RuntimeError, GrammarError]
+)
+def test_a_backend_that_cannot_be_made_is_passed_over(error):
+    def broken(vocabulary):
+        raise error("no such symbol")
+
+    second = Picky("second", "regex", UnsupportedConstraint("", "choice", "no"))
+    auto = AutoBackend(VOCABULARY, {"first": broken, "second": lambda _: second})
+    assert auto.compile(REGEX).backend == "second"
+    with pytest.raises(UnsupportedConstraint, match="first: no such symbol"):
+        auto.compile(CHOICE)
+
+
 def test_a_serialized_grammar_remembers_its_backend():
     first = Picky("first", "regex", UnsupportedConstraint("", "choice", "no"))
     second = Picky("second", "choice", None)

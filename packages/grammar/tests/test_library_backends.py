@@ -281,3 +281,13 @@ def test_a_missing_library_says_what_to_install(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=rf"phloem-grammar\[{name}\]"):
         BACKENDS[name](VOCABULARY)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("error", ["AttributeError", "OSError", "RuntimeError"])
+def test_a_library_that_breaks_when_imported_is_a_missing_one(name, error, monkeypatch, tmp_path):
+    (tmp_path / f"{name}.py").write_text(f"raise {error}('undefined symbol')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ImportError, match="undefined symbol"):
+        BACKENDS[name](VOCABULARY)

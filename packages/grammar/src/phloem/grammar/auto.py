@@ -1,12 +1,14 @@
 """`auto`: each constraint goes to the first backend that can enforce it.
 
 Our own automata come first, since they alone know distances and enforce the most; then llguidance,
-then xgrammar, where they are installed. Only a constraint that a backend does not support goes on
-to the next: one that is malformed, or too complex, is an error at once.
+then xgrammar, where they can be imported. Only a constraint that a backend does not support goes on
+to the next: one that is malformed or too complex is an error at once, and so is a JSON schema of
+which it is not certain what it means, whoever could enforce one of its meanings.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
@@ -15,6 +17,7 @@ from phloem.grammar.base import Grammar, GrammarBackend, Matcher
 from phloem.grammar.constraint import Constraint
 from phloem.grammar.errors import GrammarError, UnsupportedConstraint
 from phloem.grammar.fsm_backend import FsmBackend
+from phloem.grammar.libraries.meaning import check_meaning
 from phloem.grammar.llguidance_backend import LLGuidanceBackend
 from phloem.grammar.vocabulary import Vocabulary
 from phloem.grammar.xgrammar_backend import XGrammarBackend
@@ -31,7 +34,7 @@ class AutoBackend:
 
     Args:
         makers: the backends in the order in which they are asked. Each is made when it is first
-            needed, and passed over if that raises ImportError.
+            needed, and passed over if that fails.
     """
 
     name = "auto"
@@ -50,7 +53,7 @@ class AutoBackend:
             UnsupportedConstraint, GrammarError: see `GrammarBackend.check`; the place is the one
                 that the first backend named, and the reason has what all of them said.
         """
-        self._first(lambda backend: backend.check(constraint))
+        self._first(constraint, lambda backend: backend.check(constraint))
 
     def compile(self, constraint: Constraint) -> AutoGrammar:
         """Compile a constraint by the first backend that enforces it.
@@ -63,7 +66,7 @@ class AutoBackend:
         def compile_by(backend: GrammarBackend) -> None:
             compiled.append(AutoGrammar(backend.name, backend.compile(constraint)))
 
-        self._first(compile_by)
+        self._first(constraint, compile_by)
         return compiled[0]
 
     def deserialize(self, data: bytes) -> AutoGrammar:
@@ -82,13 +85,15 @@ class AutoBackend:
             )
         return AutoGrammar(chosen, self._backend(chosen).deserialize(body))
 
-    def _first(self, use: Callable[[GrammarBackend], None]) -> None:
+    def _first(self, constraint: Constraint, use: Callable[[GrammarBackend], None]) -> None:
         """Call `use` with one backend after the other, until one does not refuse."""
         refusals: dict[str, UnsupportedConstraint] = {}
         for name in self._makers:
             refusal = self._attempt(name, use)
             if refusal is None:
                 return
+            if not refusals and constraint.kind == "json_schema":
+                check_meaning(json.loads(constraint.source))
             refusals[name] = refusal
         # Of a refusal as a whole (there is no such kind), and one of a part, the latter says more.
         first = max(refusals.values(), key=lambda refusal: bool(refusal.pointer))
@@ -99,11 +104,13 @@ class AutoBackend:
         self, name: str, use: Callable[[GrammarBackend], None]
     ) -> UnsupportedConstraint | None:
         try:
-            use(self._backend(name))
+            backend = self._backend(name)
+        except Exception as error:  # whatever a library's import or start may raise
+            return UnsupportedConstraint("", name, str(error))
+        try:
+            use(backend)
         except UnsupportedConstraint as refusal:
             return refusal
-        except ImportError as error:
-            return UnsupportedConstraint("", name, str(error))
         return None
 
     def _backend(self, name: str) -> GrammarBackend:

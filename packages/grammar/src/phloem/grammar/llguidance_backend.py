@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from phloem.grammar.constraint import Constraint
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError, UnsupportedConstraint
+from phloem.grammar.json_schema.document import Document
 from phloem.grammar.libraries.llguidance_rules import REGEX, SCHEMAS, STRING_ESCAPES
 from phloem.grammar.libraries.loading import library_version, load_library
 from phloem.grammar.libraries.matcher import TokenSets, WrappedMatcher, token_sets
-from phloem.grammar.libraries.pointers import find_keyword
 from phloem.grammar.libraries.regex_subset import translate
 from phloem.grammar.libraries.schema_subset import adapt_schema
 from phloem.grammar.libraries.sealed import seal, unseal
@@ -234,12 +234,16 @@ def _explained(constraint: Constraint, message: str) -> GrammarError:
     if any(word in reason.lower() for word in ("too complex", "too large", "limit", "fuel")):
         return ConstraintTooComplex(f"this {constraint.kind} constraint is too complex: {reason}")
     if constraint.kind == "json_schema" and not reason.startswith("Unsatisfiable"):
-        schema = json.loads(constraint.source)
+        places = Document(json.loads(constraint.source)).locations
         for word in re.findall(r"[$\w]+", reason):
             keyword = word.replace("Property", "Properties")
-            at = find_keyword(schema, keyword) if keyword in SCHEMAS.keywords else None
-            if at is not None:
-                return UnsupportedConstraint(at, keyword, f"llguidance says: {reason}")
+            if keyword not in SCHEMAS.keywords:
+                continue
+            for place in places:
+                if not isinstance(place.schema, bool) and keyword in place.schema:
+                    return UnsupportedConstraint(
+                        place.pointer, keyword, f"llguidance says: {reason}"
+                    )
     return GrammarError(f"llguidance cannot compile this {constraint.kind} constraint: {reason}")
 
 

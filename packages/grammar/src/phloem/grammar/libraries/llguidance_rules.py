@@ -14,7 +14,12 @@ from typing import Any
 
 from phloem.grammar.errors import UnsupportedConstraint
 from phloem.grammar.libraries.regex_subset import Reading, translate
-from phloem.grammar.libraries.schema_subset import Schema, SchemaRules, refuse_beside
+from phloem.grammar.libraries.schema_subset import (
+    LARGEST_EXACT,
+    Schema,
+    SchemaRules,
+    refuse_beside,
+)
 
 STRING_ESCAPES = '"\\bfnrt'
 """The letters after a backslash that strings may have."""
@@ -27,6 +32,7 @@ _PATTERN = Reading(
 )
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 _NOTHING: frozenset[str] = frozenset()
+_EXCLUSIVE = ("exclusiveMinimum", "exclusiveMaximum")
 
 
 def _check_node(node: Schema, at: str) -> Schema:
@@ -36,25 +42,51 @@ def _check_node(node: Schema, at: str) -> Schema:
         written = list(value) if keyword == "properties" and value else value
         if any(_UNWRITABLE.search(text) for text in _strings(written)):
             raise UnsupportedConstraint(
-                f"{at}/{keyword}",
+                at,
                 keyword,
                 "it has control characters, which need \\u escapes, and those are switched off "
                 "here: use the fsm backend",
             )
+    _check_numbers(node, at)
     if node.get("minProperties", 0) > max(1, len(set(node.get("required", ())))):
         raise UnsupportedConstraint(
-            f"{at}/minProperties",
+            at,
             "minProperties",
             "llguidance counts a repeated key twice: require the properties by name, or use fsm",
         )
     if "pattern" in node:
-        node["pattern"] = translate(node["pattern"], _PATTERN, f"{at}/pattern")
+        node["pattern"] = translate(node["pattern"], _PATTERN, (at, "pattern"))
     if "patternProperties" in node:
         node["patternProperties"] = {
-            translate(pattern, _PATTERN, f"{at}/patternProperties"): schema
+            translate(pattern, _PATTERN, (at, "patternProperties")): schema
             for pattern, schema in node["patternProperties"].items()
         }
     return node
+
+
+def _check_numbers(node: Schema, at: str) -> None:
+    for keyword in ("enum", "const", "minimum", "maximum", *_EXCLUSIVE, "multipleOf"):
+        large = [one for one in _numbers(node.get(keyword)) if abs(one) > LARGEST_EXACT]
+        if large:
+            raise UnsupportedConstraint(
+                at, keyword, f"llguidance would round {large[0]}: stay below 2 ** 53, or use fsm"
+            )
+    for keyword in _EXCLUSIVE:
+        if keyword in node and node.get("type") != "integer":
+            raise UnsupportedConstraint(
+                at,
+                keyword,
+                "llguidance lets digits without end follow the bound, which readers of floats "
+                "take for the bound itself: say type: integer, or use the fsm backend",
+            )
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(part)
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -11,11 +11,11 @@ def load_library(name: str) -> Any:
     """The module `name`, imported now.
 
     Raises:
-        ImportError: if it cannot be imported, saying what to install.
+        ImportError: if it cannot be imported, for whatever reason, saying what to install.
     """
     try:
         return import_module(name)
-    except ImportError as error:
+    except Exception as error:  # a library that does not fit its own dependencies raises anything
         raise ImportError(
             f"the {name} backend cannot import {name} ({error}): install phloem-grammar[{name}], "
             "or use the fsm backend, which needs nothing"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from phloem.grammar.libraries.pointers import escape
+from phloem.grammar.json_schema.values import escape
 
 
 def endless(nodes: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -40,18 +40,19 @@ class Reading:
     """Escapes like `\\d`, and what takes their place outside of sets and within (sans brackets)."""
 
 
-def translate(pattern: str, reading: Reading, pointer: str | None = None) -> str:
+def translate(pattern: str, reading: Reading, place: tuple[str, str] | None = None) -> str:
     """A pattern in the common subset, with what `reading` translates.
 
     Args:
-        pointer: what an error points at; by default, the offset of the construct.
+        place: the pointer and keyword that an error names; by default, the offset and the
+            construct.
 
     Raises:
         GrammarError: if the pattern is not a regular expression.
         UnsupportedConstraint: if it is outside of the subset.
     """
     body, shift = (pattern, 0) if reading.searches else _without_anchors(pattern)
-    translator = _Translator(reading, shift, pointer)
+    translator = _Translator(reading, shift, place)
     translated = "".join(translator.token(match) for match in _TOKEN.finditer(body))
     # Last, since Python warns of constructs that the scan refuses.
     _check_syntax(pattern)
@@ -92,10 +93,10 @@ def _has_open_alternatives(body: str) -> bool:
 
 
 class _Translator:
-    def __init__(self, reading: Reading, shift: int, pointer: str | None) -> None:
+    def __init__(self, reading: Reading, shift: int, place: tuple[str, str] | None) -> None:
         self._reading = reading
         self._shift = shift
-        self._pointer = pointer
+        self._place = place
 
     def token(self, match: re.Match[str]) -> str:
         text, start = match.group(), match.start()
@@ -153,5 +154,7 @@ class _Translator:
         return text
 
     def _refusal(self, start: int, construct: str, reason: str) -> UnsupportedConstraint:
-        at = str(self._shift + start) if self._pointer is None else self._pointer
-        return UnsupportedConstraint(at, construct, reason)
+        offset = self._shift + start
+        if self._place is None:
+            return UnsupportedConstraint(str(offset), construct, reason)
+        return UnsupportedConstraint(*self._place, f"{construct!r} at {offset} of it: {reason}")

@@ -15,7 +15,9 @@ from urllib.parse import unquote
 
 from phloem.grammar.constraint import Constraint
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError, UnsupportedConstraint
-from phloem.grammar.libraries.pointers import escape
+from phloem.grammar.json_schema.draft import ANNOTATIONS
+from phloem.grammar.json_schema.values import escape
+from phloem.grammar.libraries.meaning import check_meaning
 from phloem.grammar.libraries.recursion import endless
 
 Schema: TypeAlias = dict[str, Any]
@@ -23,24 +25,11 @@ NodeCheck: TypeAlias = Callable[[Schema, str], Schema]
 """Raises for what a library does not enforce in a subschema (itself, not those below) at a pointer;
 returns it, or what the library should see instead."""
 
-MAX_DEPTH = 100
+LARGEST_EXACT = 1 << 53
+"""Libraries read numbers as floats, which have all integers up to this one."""
+
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-ANNOTATIONS = frozenset(
-    [
-        "title",
-        "description",
-        "default",
-        "examples",
-        "example",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-        "$comment",
-        "$schema",
-        "contentMediaType",
-        "contentEncoding",
-    ]
-)
+_SAYS_NOTHING = ANNOTATIONS | {"$schema"}
 _COUNTS = frozenset(
     ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"],
 )
@@ -65,10 +54,11 @@ def adapt_schema(constraint: Constraint, schema: Any, rules: SchemaRules) -> Sch
     """The schema of a constraint as a library should get it.
 
     Raises:
-        UnsupportedConstraint: for what the library does not enforce.
+        UnsupportedConstraint: for what the library does not enforce, or has no certain meaning.
         GrammarError: if it is no schema, or nothing satisfies it.
         ConstraintTooComplex: if it is nested too deep.
     """
+    check_meaning(schema)
     walk = _Walk(rules, constraint.formats == "annotate")
     try:
         adapted = walk.schema(schema, "")
@@ -95,7 +85,6 @@ class _Walk:
     nodes: dict[str, Schema] = field(default_factory=dict)
     references: dict[str, str] = field(default_factory=dict)
     has_properties: str | None = None
-    depth: int = 0
 
     def schema(self, schema: Any, pointer: str) -> Schema:
         """A copy of the subschema at a pointer."""
@@ -109,18 +98,11 @@ class _Walk:
             raise GrammarError(
                 f"the schema at {pointer or 'the root'} is {str(schema)[:50]!r}: give an object"
             )
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ConstraintTooComplex(
-                f"the schema is nested more than {MAX_DEPTH} deep at {pointer}: name parts of it "
-                "in $defs, and refer to them"
-            )
         copy = {
-            keyword: self._value(keyword, value, f"{pointer}/{escape(keyword)}")
+            keyword: self._value(keyword, value, pointer)
             for keyword, value in schema.items()
             if not self._is_annotation(keyword, pointer)
         }
-        self.depth -= 1
         if "properties" in copy or "required" in copy:
             self.has_properties = self.has_properties or pointer
         self.nodes[pointer] = self.rules.check_node(copy, pointer)
@@ -129,12 +111,13 @@ class _Walk:
     def _is_annotation(self, keyword: str, pointer: str) -> bool:
         if keyword == "$id":
             return not pointer  # below the root it would move what references are relative to
-        return keyword in ANNOTATIONS or (keyword == "format" and self.annotate_formats)
+        return keyword in _SAYS_NOTHING or (keyword == "format" and self.annotate_formats)
 
-    def _value(self, keyword: str, value: Any, at: str) -> Any:
+    def _value(self, keyword: str, value: Any, pointer: str) -> Any:
+        at = f"{pointer}/{escape(keyword)}"
         if keyword not in self.rules.keywords:
             raise UnsupportedConstraint(
-                at, keyword, f"{self.rules.library} does not enforce it: drop it, or use fsm"
+                pointer, keyword, f"{self.rules.library} does not enforce it: drop it, or use fsm"
             )
         if keyword in _SCHEMA_LIST and isinstance(value, list):
             return [self.schema(part, f"{at}/{index}") for index, part in enumerate(value)]
@@ -143,11 +126,11 @@ class _Walk:
         if keyword in _ONE_SCHEMA:
             return False if value is False else self.schema(value, at)
         if keyword in _VALUE or keyword in _COUNTS or keyword in _BOUNDS:
-            self._check_value(keyword, value, at)
+            self._check_value(keyword, value, pointer)
             return value
-        raise GrammarError(f"{keyword} at {at} is {str(value)[:50]!r}: give what JSON Schema asks")
+        raise GrammarError(f"{at} is {str(value)[:50]!r}: give what JSON Schema asks")
 
-    def _check_value(self, keyword: str, value: Any, at: str) -> None:
+    def _check_value(self, keyword: str, value: Any, pointer: str) -> None:
         legal = True
         if keyword in _COUNTS:
             legal = type(value) is int and value >= 0
@@ -164,25 +147,27 @@ class _Walk:
             legal = isinstance(value, str)
         if not legal:
             raise GrammarError(
-                f"{keyword} at {at} is {str(value)[:50]!r}, which is not legal there or allows no "
-                "value: correct it"
+                f"{pointer}/{keyword} is {str(value)[:50]!r}, which is not legal there or allows "
+                "no value: correct it"
             )
         if keyword == "format" and value not in self.rules.formats:
             raise UnsupportedConstraint(
-                at,
+                pointer,
                 "format",
                 f"{self.rules.library} does not enforce {value!r} exactly: use the fsm backend, or "
                 "formats='annotate'",
             )
         if keyword == "$ref":
-            self._refer(value, at)
+            self._refer(value, pointer)
 
-    def _refer(self, reference: str, at: str) -> None:
+    def _refer(self, reference: str, pointer: str) -> None:
         if not reference.startswith("#") or reference[1:2] not in ("", "/"):
             raise UnsupportedConstraint(
-                at, "$ref", f"{reference!r} is not a pointer into this schema: write '#/$defs/...'"
+                pointer,
+                "$ref",
+                f"{reference!r} is not a pointer into this schema: write '#/$defs/...'",
             )
-        self.references[at] = reference[1:]
+        self.references[pointer] = reference[1:]
 
     def check_references(self) -> None:
         """Raise if a reference points at what is no subschema.
@@ -190,10 +175,10 @@ class _Walk:
         Raises:
             UnsupportedConstraint: naming the first one.
         """
-        for at, target in self.references.items():
+        for pointer, target in self.references.items():
             if unquote(target) not in self.nodes:
                 raise UnsupportedConstraint(
-                    at, "$ref", f"there is no schema at {target!r}: correct the pointer"
+                    pointer, "$ref", f"there is no schema at {target!r}: correct the pointer"
                 )
 
     def check_recursion(self) -> None:
@@ -219,5 +204,5 @@ def refuse_beside(node: Schema, keyword: str, allowed: frozenset[str], at: str, 
     others = sorted(node.keys() - allowed - {keyword, "$defs", "definitions"})
     if keyword in node and others:
         raise UnsupportedConstraint(
-            f"{at}/{keyword}", keyword, f"beside {', '.join(others)} {why}; use the fsm backend"
+            at, keyword, f"beside {', '.join(others)} {why}; use the fsm backend"
         )

@@ -13,9 +13,13 @@ import re
 from typing import Any
 
 from phloem.grammar.errors import UnsupportedConstraint
-from phloem.grammar.libraries.pointers import escape
 from phloem.grammar.libraries.regex_subset import Reading
-from phloem.grammar.libraries.schema_subset import Schema, SchemaRules, refuse_beside
+from phloem.grammar.libraries.schema_subset import (
+    LARGEST_EXACT,
+    Schema,
+    SchemaRules,
+    refuse_beside,
+)
 
 REGEX = Reading()
 
@@ -27,7 +31,6 @@ _KEYWORDS_OF = {
     "object": frozenset(("properties", "required", "additionalProperties")),
 }
 _NOTHING: frozenset[str] = frozenset()
-_LARGEST_BOUND = 1 << 53
 
 
 def _check_node(node: Schema, at: str) -> Schema:
@@ -40,7 +43,7 @@ def _check_node(node: Schema, at: str) -> Schema:
         refuse_beside(node, keyword, allowed, at, "it is not enforced by xgrammar")
     if "%" in node.get("$ref", ""):
         raise UnsupportedConstraint(
-            f"{at}/$ref", "$ref", "xgrammar does not decode %: rename the definition, or use fsm"
+            at, "$ref", "xgrammar does not decode %: rename the definition, or use fsm"
         )
     if "enum" in node or "const" in node:
         return _values_alone(node, at)
@@ -58,7 +61,7 @@ def _values_alone(node: Schema, at: str) -> Schema:
     for value in node.get("enum", [node.get("const")]):
         if types and not any(_is_of(value, one) for one in types):
             raise UnsupportedConstraint(
-                f"{at}/type",
+                at,
                 "type",
                 f"{value!r} is not of it, and xgrammar would allow it: drop it",
             )
@@ -82,14 +85,14 @@ def _check_types(node: Schema, at: str) -> None:
     general = frozenset(("type", "$ref", "anyOf", "$defs", "definitions"))
     for keyword in sorted(node.keys() - general - known):
         raise UnsupportedConstraint(
-            f"{at}/{keyword}",
+            at,
             keyword,
             "xgrammar enforces it only beside a type that it fits (and bounds only on integers): "
             "state the type, or use the fsm backend",
         )
     if "number" in types and node.keys() & _BOUNDS:
         raise UnsupportedConstraint(
-            f"{at}/{min(node.keys() & _BOUNDS)}",
+            at,
             min(node.keys() & _BOUNDS),
             "xgrammar cuts the digits of a number with bounds: use the fsm backend",
         )
@@ -98,16 +101,16 @@ def _check_types(node: Schema, at: str) -> None:
 def _check_integers(node: Schema, at: str) -> None:
     for keyword in sorted(node.keys() & _BOUNDS):
         bound = node[keyword]
-        if bound != int(bound) or abs(bound) > _LARGEST_BOUND:
+        if bound != int(bound) or abs(bound) > LARGEST_EXACT:
             raise UnsupportedConstraint(
-                f"{at}/{keyword}", keyword, f"{bound} is not a whole number below 2 ** 53: round it"
+                at, keyword, f"{bound} is not a whole number below 2 ** 53: round it"
             )
 
 
 def _check_array(node: Schema, at: str) -> None:
     if isinstance(node.get("items"), list):
         raise UnsupportedConstraint(
-            f"{at}/items", "items", "xgrammar does not take a list: name it prefixItems"
+            at, "items", "xgrammar does not take a list: name it prefixItems"
         )
 
 
@@ -116,15 +119,15 @@ def _check_object(node: Schema, at: str) -> None:
     for name in node.get("required", ()):
         if name not in properties:
             raise UnsupportedConstraint(
-                f"{at}/required", "required", f"xgrammar ignores {name!r}: declare it in properties"
+                at, "required", f"xgrammar ignores {name!r}: declare it in properties"
             )
     for name, schema in properties.items():
         if schema and node.get("additionalProperties") is not False:
             raise UnsupportedConstraint(
-                f"{at}/properties/{escape(name)}",
+                at,
                 "additionalProperties",
-                "xgrammar lets an undeclared property have a declared name that is written with "
-                "escapes: say additionalProperties: false",
+                f"xgrammar lets an undeclared property be named {name!r}, written with an escape: "
+                "say additionalProperties: false",
             )
 
 
