@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from grammar_vocabularies import END, SPECIAL, toy_vocabulary
 
-from phloem.grammar import GrammarError, create_backend
+from phloem.grammar import Constraint, GrammarError, UnsupportedConstraint, create_backend
 from phloem.grammar.shipped import (
     Option,
     command_line,
@@ -291,6 +291,94 @@ def test_parallel_calls_are_a_list():
     assert not any(grammar.accepts(f"[{text}]") for text in WRONG)
     # The references were moved along with the parameters.
     jsonschema.Draft202012Validator(json.loads(constraint.source)).validate(json.loads(f"[{FIND}]"))
+
+
+DIGIT = {"type": "integer", "minimum": 1, "maximum": 3}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"$id": "http://x/", "ref": "#/definitions/i"},
+        {"$id": "http://x/f", "ref": "http://x/f#/definitions/i"},
+        {"$id": "f.json", "ref": "f.json#/definitions/i"},
+        {"ref": "#/definitions/i"},
+        {"ref": "#digit"},
+        {"$id": "http://x/", "ref": "#digit"},
+        {"ref": "http://y/#/allOf/0"},
+        {"ref": "#/properties/a~1b%22"},
+        {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "id": "http://x/",
+            "ref": "#/definitions/i",
+        },
+    ],
+)
+def test_references_of_parameters_lead_where_they_did(parameters):
+    """Of one tool as of several, of which two go by one name."""
+    names = dict(parameters)
+    ref = names.pop("ref")
+    named = "id" if "$schema" in names else "$id"
+    parameters = names | {
+        "type": "object",
+        "properties": {
+            "x": {"$ref": ref, "description": "a digit"},
+            'a/b"': DIGIT,
+            "other": {named: "http://y/", "allOf": [DIGIT]},
+            "next": {"$ref": "#"},
+            "values": {"enum": [{"$ref": "#/x"}]},
+        },
+        "definitions": {"i": DIGIT if named == "id" else {"$anchor": "digit", **DIGIT}},
+        "additionalProperties": False,
+    }
+    own = BACKEND.compile(Constraint.json_schema(parameters))
+    legal = ('{"x": 2}', '{"next": {"x": 1}}', '{"values": {"$ref": "#/x"}}', '{"other": 3}')
+    wrong = ('{"x": 4}', '{"next": {"x": "1"}}', '{"next": [{"name": "f"}]}', '{"values": 1}')
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": parameters}}
+        for name in ("f", "g")
+    ]
+    for count in (1, 2):
+        calls = BACKEND.compile(tool_calls(tools[:count]))
+        for name in ("f", "g")[:count]:
+            for text in (*legal, *wrong):
+                call = f'[{{"name": "{name}", "arguments": {text}}}]'
+                assert own.accepts(text) is calls.accepts(call) is (text in legal)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {
+            "$ref": "#/$defs/o",
+            "$defs": {"o": {"type": "object", "required": ["a"]}},
+            "minProperties": 2,
+        },
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "$ref": "#/definitions/o",
+            "definitions": {"o": {"type": "object", "required": ["a"]}},
+            "minProperties": 9,
+        },
+    ],
+)
+def test_what_stands_beside_a_reference_means_what_it_did(parameters):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    calls = BACKEND.compile(tool_calls(tools))
+    own = BACKEND.compile(Constraint.json_schema(parameters))
+    for text in ("{}", '{"a": 1}', '{"a": 1, "b": 2}', '{"b": 1, "c": 2}'):
+        assert own.accepts(text) is calls.accepts(f'[{{"name": "f", "arguments": {text}}}]')
+    assert own.accepts('{"a": 1, "b": 2}')
+    assert not own.accepts("{}")
+
+
+@pytest.mark.parametrize("reference", ["#/items", "#/nope", "http://z/", "#no"])
+def test_a_reference_to_nothing_is_refused_where_it_stands(reference):
+    parameters = {"type": "object", "properties": {"a": {"$ref": reference}}}
+    with pytest.raises(UnsupportedConstraint) as caught:
+        tool_calls([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+    assert caught.value.pointer == "/items/properties/arguments/properties/a"
+    assert reference in str(caught.value)
 
 
 def test_tagged_calls_stand_in_free_text():

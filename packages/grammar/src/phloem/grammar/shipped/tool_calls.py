@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 from phloem.grammar.constraint import Constraint
-from phloem.grammar.errors import GrammarError
+from phloem.grammar.errors import GrammarError, UnsupportedConstraint
+from phloem.grammar.json_schema.document import Document
+from phloem.grammar.json_schema.draft import Draft, ref_hides_siblings
+from phloem.grammar.json_schema.values import escape
 
 Tool: TypeAlias = Mapping[str, Any]
 """`{"type": "function", "function": {"name": ..., "parameters": a JSON schema}}`."""
 
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
-_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
-_VALUES = frozenset(("enum", "const", "default", "examples"))
 
 
 def tool_call(tools: Sequence[Tool], name: str | None = None) -> Constraint:
@@ -96,17 +98,39 @@ def _functions(tools: Sequence[Tool]) -> list[tuple[str, Any]]:
 
 
 def _moved(schema: Any, pointer: str) -> Any:
-    """A schema whose references are right where it stands at a pointer of another schema."""
-    if isinstance(schema, list):
-        return [_moved(part, pointer) for part in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    moved: dict[str, Any] = {}
-    for keyword, value in schema.items():
-        if keyword == "$ref" and isinstance(value, str) and value.startswith("#"):
-            moved[keyword] = f"#{pointer}{value[1:]}"
-        elif keyword in _MAPS and isinstance(value, Mapping):
-            moved[keyword] = {name: _moved(part, pointer) for name, part in value.items()}
-        else:
-            moved[keyword] = value if keyword in _VALUES else _moved(value, pointer)
-    return moved
+    """A schema that means the same where it stands at a pointer of another schema.
+
+    Its references are pointers then, and the names that they went by are gone.
+
+    Raises:
+        GrammarError, UnsupportedConstraint: a reference leads to nothing, or it is no schema.
+    """
+
+    def moved(value: Any, place: str) -> Any:
+        if isinstance(value, list):
+            return [moved(part, f"{place}/{index}") for index, part in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        parts = {word: moved(part, f"{place}/{escape(word)}") for word, part in value.items()}
+        return _renamed(document, place, parts, pointer) if document.has(place) else parts
+
+    try:
+        document = Document(schema)
+        return moved(schema, "")
+    except UnsupportedConstraint as error:
+        place = f"{pointer}{error.pointer}"
+        raise UnsupportedConstraint(place, error.keyword, error.reason) from error
+
+
+def _renamed(document: Document, place: str, schema: dict[str, Any], pointer: str) -> Any:
+    """One subschema, from its place in a document, without a name and with a pointer as `$ref`."""
+    names = {"$ref", "$anchor", "id" if document.draft is Draft.D4 else "$id"}
+    unnamed = {word: value for word, value in schema.items() if word not in names}
+    if "$ref" not in schema:
+        return unnamed
+    source = document.at(place)
+    target = document.resolve(schema["$ref"], source)
+    link = {"$ref": f"#{quote(pointer + target.pointer, safe='/$~')}"}
+    if ref_hides_siblings(source.schema, document.schema, document.draft, place):
+        return {word: unnamed[word] for word in ("$defs", "definitions") if word in unnamed} | link
+    return unnamed | {"allOf": [*unnamed.get("allOf", ()), link]}
