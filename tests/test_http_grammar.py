@@ -504,4 +504,5 @@ def test_constraints_are_counted_and_compiled_once(servers):
     metrics = server.http.get("/metrics").text
     assert 'phloem_constraints_total{kind="regex"}' in metrics
     assert "phloem_grammar_compile_seconds_count" in metrics
-    assert f"phloem_grammar_from_memory {float(after['from_memory'])}" in metrics
+    assert f"phloem_grammar_from_memory_total {float(after['from_memory'])}" in metrics
+    assert "# TYPE phloem_grammar_from_memory_total counter" in metrics

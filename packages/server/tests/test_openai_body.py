@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
+from starlette.requests import Request
 
-from phloem.server.http.body import checked
+from phloem.server.http.body import checked, read_json
 from phloem.server.http.errors import ApiError
 from phloem.server.http.protocol import (
     IGNORED,
@@ -28,6 +31,36 @@ UNSUPPORTED = {"tools": ([],), "store": (False,)}
 
 def check(content):
     return checked(content, Shape, UNSUPPORTED, {"user"})
+
+
+def read(body):
+    async def receive():
+        return {"type": "http.request", "body": body}
+
+    return asyncio.run(read_json(Request({"type": "http"}, receive), 1000))
+
+
+@pytest.mark.parametrize(
+    ("body", "escape"),
+    [
+        (rb'{"a": "\ud800"}', r"\ud800 at byte 7"),
+        (rb'{"a": "\\\udc00 and more"}', r"\udc00 at byte 9"),
+        (rb'{"a": "\uD83D\uDE00\uD83D\u0041"}', r"\uD83D at byte 19"),
+    ],
+)
+def test_half_a_surrogate_pair_is_told_as_that(body, escape):
+    with pytest.raises(ApiError) as caught:
+        read(body)
+    assert (caught.value.status, caught.value.code) == (400, "invalid_json")
+    assert f"the escape {escape} is half of a surrogate pair" in str(caught.value)
+
+
+def test_other_bodies_that_are_no_json_are_told_as_that():
+    for body in (rb'{"a": "\uD83D\uDE00', b"{", rb'{"a": \x}'):
+        with pytest.raises(ApiError, match="cannot be read as JSON") as caught:
+            read(body)
+        assert "surrogate" not in str(caught.value)
+    assert read(rb'{"a": "\uD83D\uDE00 \\ud800"}') == {"a": "\U0001f600 \\ud800"}
 
 
 def test_null_is_the_same_as_absent():

@@ -149,3 +149,11 @@ def test_a_line_of_json_has_no_line_ends_in_it(value):
     assert json.loads(encoded) == value
     assert len(encoded.decode().splitlines()) == 1
     assert parsed(event({"a": value})) == [{"a": value}]
+
+
+def test_joined_news_have_the_counts_of_the_last():
+    first = TextNews("r", "a", [1], None, 3, 1, 0)
+    last = TextNews("r", "b", [2, 4], Finish("stop"), 3, 3, 2, jump_forward_tokens=1)
+    joined = join_news([first, last])
+    assert (joined.text, joined.token_ids, joined.completion_tokens) == ("ab", [1, 2, 4], 3)
+    assert (joined.cached_tokens, joined.jump_forward_tokens) == (2, 1)

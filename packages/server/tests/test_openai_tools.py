@@ -204,7 +204,7 @@ def deltas(form, parts):
     ],
 )
 def test_a_streamed_answer_has_the_calls_of_the_whole_one(named, text, end, finish):
-    """Cases AP-09 and TO-04: required ends with tool_calls, a named function with stop, and what was
+    """Cases AP-09 and TO-04: required ends with tool_calls, a named function with stop, and what is
     cut with what cut it.
     """
     whole, stream = (ToolForm("id", "m", 1, False, None, named) for _ in range(2))

@@ -23,6 +23,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 _LONGEST_NAME = 64
 """Characters that are quoted of a parameter's name, and compared with those that are known."""
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""One escape in JSON; of a surrogate pair, its beginning."""
 
 
 async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
@@ -50,10 +55,24 @@ def _decoded(body: bytes) -> dict[str, Any]:
     try:
         content = msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
-        raise ApiError(f"the body cannot be read as JSON: {error}", code="invalid_json") from error
+        what = _lone_surrogate(body) or str(error)
+        raise ApiError(f"the body cannot be read as JSON: {what}", code="invalid_json") from error
     if not isinstance(content, dict):
         raise ApiError("the body is JSON, but no object: send an object", code="invalid_json")
     return content
+
+
+def _lone_surrogate(body: bytes) -> str | None:
+    """What is wrong with the first escape that is half a character, of which the decoder says other
+    things; None: there is none.
+    """
+    for escape in _ESCAPE.finditer(body):
+        if escape["lone"]:
+            return (
+                f"the escape {escape[0].decode()} at byte {escape.start()} is half of a surrogate "
+                "pair, which is no character: give both halves or leave it out"
+            )
+    return None
 
 
 def checked(

@@ -6,12 +6,14 @@ enforced is a 400 with the field's name, streamed or not.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
 from phloem.grammar.constraint import Whitespace
 from phloem.server.constraints import ALIASES, BUNDLE, FIELDS, ConstraintRequest, constraint_of
 from phloem.server.frontend import ConstraintCompiler, GenerationRequest
+from phloem.server.http.concurrency import all_of
 from phloem.server.http.errors import refusing
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.protocol import ConstraintFields
@@ -19,6 +21,9 @@ from phloem.server.messages import CompiledConstraint
 
 NAMES = (*FIELDS, *ALIASES, BUNDLE)
 """All fields of a request that may have a constraint."""
+
+MOST_AT_ONCE = 8
+"""Constraints of one request that are compiled at once: others have their turn in between."""
 
 
 def asked_constraint(request: ConstraintFields, whitespace: Whitespace) -> ConstraintRequest | None:
@@ -38,7 +43,8 @@ async def with_constraints(
     requests: Sequence[GenerationRequest],
     asked: Sequence[ConstraintRequest | None],
 ) -> Sequence[GenerationRequest]:
-    """The requests with what was asked of each, compiled: equal constraints once.
+    """The requests with what was asked of each, compiled: equal constraints once, different ones
+    side by side.
 
     Cancelling it cancels what is being compiled.
 
@@ -48,11 +54,15 @@ async def with_constraints(
     distinct = list(dict.fromkeys(each for each in asked if each is not None))
     if not distinct:
         return requests
-    compiled: dict[ConstraintRequest, CompiledConstraint] = {}
+    turn = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def compile(each: ConstraintRequest) -> CompiledConstraint:
+        with metrics.compiling(each.constraint.kind):
+            async with turn:
+                return await compiler.compile(each)
+
     with refusing():
-        for each in distinct:
-            with metrics.compiling(each.constraint.kind):
-                compiled[each] = await compiler.compile(each)
+        compiled = dict(zip(distinct, await all_of([compile(each) for each in distinct])))
     return [
         request if each is None else replace(request, constraint=compiled[each])
         for request, each in zip(requests, asked, strict=True)

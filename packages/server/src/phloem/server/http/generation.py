@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from phloem.server.frontend import Frontend, GenerationRequest, NewsStream, ServiceUnavailable
+from phloem.server.http.concurrency import all_of
 from phloem.server.http.errors import raise_if_failed, refusing
 from phloem.server.http.metrics import Meter, Metrics
 from phloem.server.http.sse import EventStream
@@ -91,7 +92,7 @@ class Generation:
             async def collect(index: int, sequence: _Sequence) -> None:
                 outputs[index] = join_news([news async for news in sequence])
 
-            await _all([collect(*item) for item in enumerate(sequences)])
+            await all_of([collect(*item) for item in enumerate(sequences)])
         body = form.whole(outputs)
         headers = [
             (b"content-type", b"application/json"),
@@ -116,7 +117,7 @@ class Generation:
                         await events.write(data)
 
             try:
-                await _all([pass_on(*item) for item in enumerate(sequences)])
+                await all_of([pass_on(*item) for item in enumerate(sequences)])
             except Exception as error:
                 if not events.started:
                     raise
@@ -170,20 +171,6 @@ class _Sequence:
         self._meter.end("abort")
 
 
-async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all; when one fails, or the caller is cancelled, the others end too."""
-    if len(work) == 1:
-        await work[0]
-        return
-    tasks = [asyncio.ensure_future(each) for each in work]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-
-
 def join_news(parts: Sequence[TextNews]) -> TextNews:
     """All news of a sequence as one; the counts are those of the last."""
     first, last = parts[0], parts[-1]
@@ -199,6 +186,7 @@ def join_news(parts: Sequence[TextNews]) -> TextNews:
         timings=last.timings,
         logprobs=_join_logprobs([part.logprobs for part in parts if part.logprobs]),
         prompt_logprobs=first.prompt_logprobs,
+        jump_forward_tokens=last.jump_forward_tokens,
     )
 
 

@@ -8,12 +8,14 @@ here is logged and harms no request.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from phloem.server.messages import TextNews
 
@@ -33,7 +35,7 @@ _GAUGES = {
 }
 """Keys of the scheduler's state, and the gauges that show them."""
 
-_GRAMMAR_GAUGES = {
+_GRAMMAR_COUNTS = {
     "compiled": "constraints compiled since the start",
     "failed": "constraints that could not be compiled",
     "from_memory": "constraints that were found compiled in memory",
@@ -71,10 +73,8 @@ class Metrics:
             key: Gauge(f"phloem_{name}", "as the scheduler says", registry=self.registry)
             for key, name in _GAUGES.items()
         }
-        self._grammar_gauges = {
-            key: Gauge(f"phloem_grammar_{key}", help, registry=self.registry)
-            for key, help in _GRAMMAR_GAUGES.items()
-        }
+        self._grammar = _GrammarCounts()
+        self.registry.register(self._grammar)
 
     def meter(self) -> Meter:
         """Starts the clock of a sequence."""
@@ -100,11 +100,23 @@ class Metrics:
 
     def exposition(self, state: Mapping[str, Any], grammar: Mapping[str, int]) -> bytes:
         """The text that Prometheus reads; `state` is the scheduler's, `grammar` the compiler's."""
-        for gauges, values in ((self._gauges, state), (self._grammar_gauges, grammar)):
-            for key, gauge in gauges.items():
-                if key in values:
-                    gauge.set(values[key])
+        for key, gauge in self._gauges.items():
+            if key in state:
+                gauge.set(state[key])
+        self._grammar.values = grammar
         return generate_latest(self.registry)
+
+
+class _GrammarCounts(Collector):
+    """Shows what the compiler has counted itself, as counters."""
+
+    def __init__(self) -> None:
+        self.values: Mapping[str, int] = {}
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        for key, help in _GRAMMAR_COUNTS.items():
+            if key in self.values:
+                yield CounterMetricFamily(f"phloem_grammar_{key}", help, self.values[key])
 
 
 class Meter:
