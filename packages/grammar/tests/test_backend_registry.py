@@ -19,6 +19,7 @@ from phloem.grammar import (
 )
 from phloem.grammar.auto import AutoBackend
 from phloem.grammar.fsm_backend import FsmBackend
+from phloem.grammar.service import check
 
 VOCABULARY = byte_vocabulary()
 REGEX = Constraint.regex("ab")
@@ -83,14 +84,31 @@ def test_when_nobody_can_all_reasons_are_told():
 @pytest.mark.parametrize("error", [GrammarError("bad"), ConstraintTooComplex("deep")])
 def test_what_is_malformed_or_too_complex_is_asked_of_nobody_else(error):
     second = Picky("second", "regex", None)
-    with pytest.raises(type(error)):
-        picking(Picky("first", "choice", error), second).compile(REGEX)
+    first = Picky("first", "choice", error)
+    for ask in (picking(first, second).compile, picking(first, second).check):
+        with pytest.raises(type(error)):
+            ask(REGEX)
+    report = check(REGEX, ["first", "second"], {"first": first, "second": second}.__getitem__)
+    assert [(each.backend, each.final) for each in report.backends] == [("first", True)]
+    assert not report.supported
     assert second.asked == 0
 
 
-@pytest.mark.parametrize(
-    "error", [ImportError, AttributeError, OSError, RuntimeError, GrammarError]
-)
+def test_a_check_goes_on_after_what_is_unsupported_or_not_there():
+    second = Picky("second", "choice", UnsupportedConstraint("", "regex", "no"))
+
+    def make(name):
+        if name == "first":
+            raise ImportError("no such symbol")
+        return second if name == "second" else FsmBackend(VOCABULARY)
+
+    report = check(REGEX, ["first", "second", "fsm"], make)
+    assert [each.supported for each in report.backends] == [False, False, True]
+    assert report.backends[0].message == "no such symbol"
+    assert not any(each.final for each in report.backends)
+
+
+@pytest.mark.parametrize("error", [ImportError, GrammarError])
 def test_a_backend_that_cannot_be_made_is_passed_over(error):
     def broken(vocabulary):
         raise error("no such symbol")

@@ -159,6 +159,20 @@ def test_backends_are_asked_until_one_supports_the_constraint(backend, supportin
     assert report["supported"] is (asked[-1] in supporting)
 
 
+def test_nobody_else_is_asked_about_what_is_malformed_or_too_complex():
+    class Refusing(FakeService):
+        def check(self, constraint, backends):
+            super().check(constraint, backends)
+            future = Future()
+            future.set_result(SupportReport((BackendSupport(*backends, False, final=True),)))
+            return future
+
+    service = Refusing(supporting=BACKENDS)
+    report = run(service, lambda compiler: compiler.check(ASKED, "auto"))
+    assert report["supported"] is False
+    assert service.backends == [BACKENDS[0]]
+
+
 def test_a_server_with_a_backend_of_its_own_asks_that():
     service = FakeService(supporting=["mine:create"])
     compiler = ServiceCompiler(lambda: service, "mine:create", "bounded")

@@ -34,7 +34,8 @@ class AutoBackend:
 
     Args:
         makers: the backends in the order in which they are asked. Each is made when it is first
-            needed, and passed over if that fails.
+            needed, and passed over if that raises ImportError (a library is missing or broken) or
+            GrammarError (it cannot work with the vocabulary).
     """
 
     name = "auto"
@@ -105,7 +106,7 @@ class AutoBackend:
     ) -> UnsupportedConstraint | None:
         try:
             backend = self._backend(name)
-        except Exception as error:  # whatever a library's import or start may raise
+        except (ImportError, GrammarError) as error:
             return UnsupportedConstraint("", name, str(error))
         try:
             use(backend)

@@ -59,8 +59,8 @@ class ServiceCompiler:
         for name in names:
             report = await self._ask(name, asked)
             said += report.backends
-            if report.supported:
-                break  # to ask the others too would load their libraries for nothing
+            if report.supported or any(each.final for each in report.backends):
+                break  # as `auto` does; to ask the others would load their libraries for nothing
         supported = any(each.supported for each in said)
         return {"supported": supported, "backends": [asdict(each) for each in said]}
 

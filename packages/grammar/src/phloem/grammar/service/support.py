@@ -23,6 +23,9 @@ class BackendSupport:
     """Where, if a part of the constraint is to blame; see `UnsupportedConstraint`."""
     keyword: str | None = None
     reason: str | None = None
+    final: bool = False
+    """Whether the constraint itself is at fault, malformed or too complex, so that it is refused
+    whatever other backends could do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +50,17 @@ def check(
 ) -> SupportReport:
     """Ask each backend whether it can enforce a constraint to the letter.
 
-    `create` makes a backend of a name; one that cannot be made, because its library is not
-    installed, supports nothing. Runs here and now: a hostile constraint takes its time, see
+    As `auto` does, none is asked after one to which the constraint is malformed or too complex.
+    `create` makes a backend of a name; one that cannot be made, because its library is missing
+    or broken, supports nothing. Runs here and now: a hostile constraint takes its time, see
     `CompileService.check`.
     """
-    return SupportReport(tuple(_ask(constraint, name, create) for name in names))
+    said: list[BackendSupport] = []
+    for name in names:
+        said.append(_ask(constraint, name, create))
+        if said[-1].final:
+            break
+    return SupportReport(tuple(said))
 
 
 def _ask(
@@ -66,5 +75,5 @@ def _ask(
     except UnsupportedConstraint as error:
         return BackendSupport(name, False, str(error), error.pointer, error.keyword, error.reason)
     except GrammarError as error:
-        return BackendSupport(name, False, str(error))
+        return BackendSupport(name, False, str(error), final=True)
     return BackendSupport(name, True)
