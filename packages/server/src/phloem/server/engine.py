@@ -1,16 +1,15 @@
 """The engine in one process: prompts in, results out, from any thread.
 
-`Engine` wires the components (`phloem.server.wiring`), runs their loop in a thread of its own and
-turns tokens into results. It leaves nothing behind when it is shut down.
+`Engine` wires the components (`phloem.server.wiring`) and runs their loop in a thread of its own;
+its calls become jobs, which `phloem.server.engine_jobs` runs. It leaves nothing behind when it is
+shut down.
 """
 
 from __future__ import annotations
 
-import asyncio
-import queue
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
@@ -18,21 +17,19 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from phloem.grammar import Constraint
 from phloem.grammar.constraint import Whitespace
 from phloem.scheduler import PauseMode, Scheduler
+from phloem.server.compiling import compile_service
 from phloem.server.config import ServerArgs
 from phloem.server.control import flush_cache
-from phloem.server.driver import EngineDead, LoopDriver, Sink, raise_if_dead
+from phloem.server.driver import EngineDead, LoopDriver
 from phloem.server.engine_compiler import EngineCompiler
+from phloem.server.engine_jobs import JobRunner
 from phloem.server.jobs import Job, Namespace, Params, TokenIds, make_jobs, only
-from phloem.server.messages import CompiledConstraint, TextNews
-from phloem.server.news import text_news, token_news
-from phloem.server.output_text import OutputText
-from phloem.server.results import Result, ResultBuilder, ResultStream, joined
+from phloem.server.results import Result, ResultBuilder
 from phloem.server.tokenizer import Tokenizer
 from phloem.server.wiring import build
 
 if TYPE_CHECKING:
     from phloem.model_runner.sources import Progress
-    from phloem.scheduler import RequestOutput
     from phloem.server.chat_template import Message
 
 
@@ -73,13 +70,12 @@ class Engine:
         self._tokenizer = parts.tokenizer
         self._model_name = parts.model_name
         self._max_total_tokens = parts.scheduler.max_total_tokens
-        self._compiler = EngineCompiler(self.args, parts.grammars)
+        compiler = EngineCompiler(parts.grammars, partial(compile_service, self.args))
         self._driver = LoopDriver(parts.loop)
+        self._runner = JobRunner(self._tokenizer, self._driver, compiler)
         # Runs at `shutdown`, when the engine is dropped, and at the latest when Python exits: a
         # thread that is still in torch then would abort the process.
-        self._finalizer = weakref.finalize(
-            self, _end, self._driver, self._compiler.close, parts.close
-        )
+        self._finalizer = weakref.finalize(self, _end, self._driver, compiler.close, parts.close)
 
     def __enter__(self) -> Engine:
         return self
@@ -173,8 +169,8 @@ class Engine:
             prompts, sampling_params, input_ids, namespace, priority, tenant, constraint
         )
         if stream:
-            return self._stream(only(jobs))
-        results = self._collect(jobs)
+            return self._runner.stream(only(jobs))
+        results = self._runner.collect(jobs)
         return results[0] if single else results
 
     batch_generate = generate
@@ -219,7 +215,7 @@ class Engine:
         )
         results: list[Result] = []
         builder: ResultBuilder | None = None
-        async with aclosing(self._news(jobs)) as news:
+        async with aclosing(self._runner.news(jobs)) as news:
             async for job, latest in news:
                 builder = builder or ResultBuilder(job.prompt_ids, job.params)
                 builder.delta(latest)
@@ -245,7 +241,7 @@ class Engine:
         )
         job = only(jobs)
         builder = ResultBuilder(job.prompt_ids, job.params)
-        async with aclosing(self._news([job])) as news:
+        async with aclosing(self._runner.news([job])) as news:
             async for _, latest in news:
                 yield builder.delta(latest)
 
@@ -282,8 +278,6 @@ class Engine:
         """Abort what runs, end the threads and give the memory back. May be called again."""
         self._finalizer()
 
-    # Jobs in, news out.
-
     def _jobs(
         self,
         prompts: str | Sequence[str] | None,
@@ -305,110 +299,6 @@ class Engine:
             whitespace=cast(Whitespace, self.args.grammar_whitespace),
             constraint=constraint,
         )
-
-    def _as_text(self, job: Job, outputs: Iterable[RequestOutput]) -> Iterator[TextNews]:
-        text = OutputText(self.tokenizer, job.params.stop)
-        return (text_news(token_news(output), text) for output in outputs)
-
-    def _add(
-        self,
-        scheduler: Scheduler,
-        jobs: Sequence[Job],
-        constraints: Sequence[CompiledConstraint | None],
-        sinks: Sequence[Sink],
-    ) -> None:
-        """Queue all jobs or none. In the loop's thread."""
-        added = []
-        try:
-            for job, constraint in zip(jobs, constraints, strict=True):
-                guidance = self._compiler.guidance(constraint)
-                scheduler.add(
-                    job.rid,
-                    job.prompt_ids,
-                    job.params,
-                    job.namespace,
-                    priority=job.priority,
-                    tenant=job.tenant,
-                    matcher=guidance.matcher,
-                    steer=guidance.steer,
-                    jump_forward=guidance.jump_forward,
-                )
-                added.append(job.rid)
-        except BaseException:
-            for rid in added:
-                scheduler.abort(rid)
-            raise
-        for job, sink in zip(jobs, sinks, strict=True):
-            self._driver.listen(job.rid, sink)
-
-    def _start(self, jobs: Sequence[Job]) -> list[queue.SimpleQueue[Any]]:
-        news: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in jobs]
-        constraints = self._compiler.compile_all(job.constraint for job in jobs)
-        self._driver.call(
-            lambda scheduler: self._add(scheduler, jobs, constraints, [q.put for q in news])
-        )
-        return news
-
-    def _collect(self, jobs: Sequence[Job]) -> list[Result]:
-        news = self._start(jobs)
-        try:
-            return [
-                joined(ResultBuilder(job.prompt_ids, job.params), self._as_text(job, _until_end(q)))
-                for job, q in zip(jobs, news, strict=True)
-            ]
-        except BaseException:
-            self._driver.abort([job.rid for job in jobs])
-            raise
-
-    def _stream(self, job: Job) -> ResultStream:
-        (news,) = self._start([job])
-        deltas = map(
-            ResultBuilder(job.prompt_ids, job.params).delta, self._as_text(job, _until_end(news))
-        )
-        return ResultStream(deltas, lambda: self._driver.abort([job.rid]))
-
-    async def _news(self, jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, TextNews], None]:
-        """Start jobs and yield their news, job by job; aborts what is left if it is not read on."""
-        loop = asyncio.get_running_loop()
-        news: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in jobs]
-        sinks = [partial(_call_soon, loop, q) for q in news]
-        asked = [job.constraint for job in jobs]
-        constraints: list[CompiledConstraint | None] = [None] * len(jobs)
-        if any(asked):
-            constraints = await asyncio.to_thread(self._compiler.compile_all, asked)
-        try:
-            # Handed in before anything is awaited, so that the abort below cannot overtake it.
-            added = self._driver.submit(
-                lambda scheduler: self._add(scheduler, jobs, constraints, sinks)
-            )
-            await asyncio.wrap_future(added)
-            for job, q in zip(jobs, news, strict=True):
-                text = OutputText(self.tokenizer, job.params.stop)
-                ended = False
-                while not ended:
-                    if asyncio.get_running_loop() is not loop:
-                        # A queue that nobody had to wait for yet would wait here for ever.
-                        raise RuntimeError("a stream is read in the asyncio loop where it began")
-                    output = raise_if_dead(await q.get())
-                    ended = output.finish_reason is not None
-                    yield job, text_news(token_news(output), text)
-        except BaseException:
-            self._driver.abort([job.rid for job in jobs])
-            raise
-
-
-def _until_end(news: queue.SimpleQueue[Any]) -> Iterator[RequestOutput]:
-    while True:
-        output = raise_if_dead(news.get())
-        yield output
-        if output.finish_reason is not None:
-            return
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, q: asyncio.Queue[Any], output: Any) -> None:
-    # Raised when the caller's loop is closed; then nobody listens any more.
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(q.put_nowait, output)
 
 
 def _end(driver: LoopDriver, *close: Callable[[], None]) -> None:

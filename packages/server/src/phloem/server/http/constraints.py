@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from phloem.grammar.constraint import Whitespace
+from phloem.server.concurrency import all_of
 from phloem.server.constraints import ALIASES, BUNDLE, FIELDS, ConstraintRequest, constraint_of
 from phloem.server.frontend import ConstraintCompiler, GenerationRequest
-from phloem.server.http.concurrency import all_of
 from phloem.server.http.errors import refusing
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.protocol import ConstraintFields

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from phloem.server.concurrency import all_of
 from phloem.server.frontend import Frontend, GenerationRequest, NewsStream, ServiceUnavailable
-from phloem.server.http.concurrency import all_of
 from phloem.server.http.errors import raise_if_failed, refusing
 from phloem.server.http.metrics import Meter, Metrics
 from phloem.server.http.sse import EventStream
