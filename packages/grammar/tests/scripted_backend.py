@@ -107,9 +107,17 @@ class ScriptedBackend:
     def _recurse(self, _: str) -> ScriptedGrammar:
         return self._recurse(_)
 
-    def _kill(self, _: str) -> ScriptedGrammar:
-        os.kill(os.getpid(), signal.SIGKILL)
+    def _die(self, way: str) -> ScriptedGrammar:
+        os.kill(os.getpid(), signal.Signals[way])
         raise AssertionError("nobody survives that")
+
+    def _second(self, path_and_action: str) -> ScriptedGrammar:
+        """Do something the first time; gives our process the second."""
+        path, _, action = path_and_action.partition(" ")
+        if Path(path).exists():
+            return ScriptedGrammar(str(os.getpid()).encode())
+        Path(path).touch()
+        return self.compile(Constraint.regex(action))
 
     def _exit(self, _: str) -> ScriptedGrammar:
         raise SystemExit(3)

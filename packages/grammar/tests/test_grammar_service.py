@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from phloem.grammar import Constraint, ConstraintTooComplex, GrammarError, UnsupportedConstraint
-from phloem.grammar.service import CompileService, Limits
+from phloem.grammar.service import CompileService, Limits, Overloaded
 from phloem.grammar.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.skipif(
@@ -140,7 +140,7 @@ def test_a_compiler_that_fails_harms_only_the_constraint_that_it_failed_on(serve
     service = serve()
     for text, error, message in [
         ("fail on this", GrammarError, "ZeroDivisionError: on this"),
-        ("kill", GrammarError, r"died \(signal 9\)"),
+        ("die SIGSEGV", GrammarError, r"died \(signal 11, signal 11\)"),
         ("recurse", ConstraintTooComplex, "nested too deeply"),
         ("exit", GrammarError, "made its compiler fail"),
         ("echo next", None, ""),
@@ -244,6 +244,70 @@ def test_other_constraints_are_compiled_while_one_takes_its_time(serve, pipe):
     here.read_text()
     assert service.compile(script("echo quick")).data == b"quick"
     assert not slow.done()
+
+
+def test_many_that_take_long_hold_up_only_each_other(serve, tmp_path):
+    service = serve(limits={"workers": 2, "brief_seconds": 0.05})
+    slow = [service.submit(script(f"spin {tmp_path / str(n)}")) for n in range(4)]
+    assert service.compile(script("echo quick")).data == b"quick"
+    assert service.compile(script("echo another")).data == b"another"
+    assert not any(future.done() for future in slow)
+
+
+@pytest.mark.skipif(not LINUX, reason="the processor time of others is Linux's to tell")
+def test_what_made_room_for_others_is_compiled_in_the_end(serve, pipe, tmp_path):
+    service = serve(limits={"workers": 2, "brief_seconds": 0.05})
+    here, there = pipe("here"), pipe("there")
+    slow = [
+        service.submit(script(f"second {tmp_path / name} spin {pipe}"))
+        for name, pipe in (("a", here), ("b", there))
+    ]
+    pids = {int(pipe.read_text()) for pipe in (here, there)}
+    assert service.compile(script("echo quick")).data == b"quick"
+    (stays,) = pids & set(service.worker_pids)
+    os.kill(stays, signal.SIGKILL)  # ends the other's spinning: the second time it gives its pid
+    assert not pids & {int(future.result(PATIENCE).data) for future in slow}
+
+
+def test_no_more_wait_than_may(serve, pipe):
+    service = serve(limits={"waiting": 1})
+    here = pipe("here")
+    running = service.submit(script(f"spin {here}"))
+    here.read_text()
+    waiting = service.submit(script("echo waits"))
+    with pytest.raises(Overloaded, match="1 constraints wait"):
+        service.compile(script("echo too much"))
+    running.cancel()
+    assert waiting.result(PATIENCE).data == b"waits"
+    assert service.compile(script("echo too much")).data == b"too much"
+
+
+@pytest.mark.parametrize("way", ["SIGKILL", "SIGSEGV"])
+def test_a_worker_that_dies_once_costs_nothing_but_time(serve, tmp_path, way):
+    service = serve()
+    compiled = service.compile(script(f"second {tmp_path / 'died'} die {way}"))
+    assert service.worker_pids == [int(compiled.data)]
+    assert service.stats.failed == 0
+
+
+@pytest.mark.parametrize("way", ["SIGKILL", "SIGTERM"])
+def test_workers_that_somebody_kills_are_no_fault_of_the_constraint(serve, way):
+    service = serve()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="were killed"):
+            service.compile(script(f"die {way}"))
+    assert service.stats == (0, 0, 0, 0)
+    assert service.compile(script("echo next")).data == b"next"
+
+
+def test_that_a_constraint_crashed_its_workers_is_soon_forgotten(serve):
+    now = [1000.0]
+    service = serve(clock=lambda: now[0], limits={"error_seconds": 60, "late_seconds": 5})
+    for passed, failed in ((0, 1), (4, 1), (1, 2)):
+        now[0] += passed
+        with pytest.raises(GrammarError, match="died"):
+            service.compile(script("die SIGABRT"))
+        assert service.stats.failed == failed
 
 
 def test_many_constraints_from_many_threads_all_come_back(serve):

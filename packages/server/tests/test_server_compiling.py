@@ -12,6 +12,7 @@ from phloem.grammar import Constraint, GrammarError, UnsupportedConstraint
 from phloem.grammar.service import (
     BackendSupport,
     CompiledConstraint,
+    Overloaded,
     ServiceStats,
     SupportReport,
 )
@@ -93,6 +94,12 @@ def test_what_is_wrong_with_a_constraint_is_told_with_its_field(error):
 def test_a_service_that_has_no_workers_is_unavailable():
     with pytest.raises(ServiceUnavailable):
         run(FakeService(RuntimeError("no processes")), lambda compiler: compiler.compile(ASKED))
+
+
+def test_a_service_with_too_much_to_do_is_unavailable_for_a_while():
+    with pytest.raises(ServiceUnavailable, match="try again later") as caught:
+        run(FakeService(Overloaded("9 wait")), lambda compiler: compiler.compile(ASKED))
+    assert caught.value.retry_after
 
 
 def test_who_leaves_cancels_the_work():

@@ -17,7 +17,13 @@ from typing import Any, TypeVar, cast
 from phloem.grammar import GrammarError
 from phloem.grammar.auto import ORDER
 from phloem.grammar.constraint import Whitespace
-from phloem.grammar.service import BackendSupport, CompileService, Limits, SupportReport
+from phloem.grammar.service import (
+    BackendSupport,
+    CompileService,
+    Limits,
+    Overloaded,
+    SupportReport,
+)
 from phloem.grammar.service import CompiledConstraint as Compiled
 from phloem.grammar.vocabulary import Vocabulary
 from phloem.model_runner.sources import default_cache_dir
@@ -28,6 +34,9 @@ from phloem.server.messages import CompiledConstraint, Load
 
 BACKENDS = tuple(ORDER)
 """In the order in which `auto` asks them."""
+
+RETRY_SECONDS = 5.0
+"""What a client is told to wait when too many constraints wait to be compiled."""
 
 _T = TypeVar("_T")
 
@@ -92,6 +101,10 @@ class ServiceCompiler:
             return await asyncio.wrap_future(ask(service))
         except GrammarError as error:
             raise BadConstraint(field, str(error)) from error
+        except Overloaded as error:
+            raise ServiceUnavailable(
+                "the server has too many constraints to compile now: try again later", RETRY_SECONDS
+            ) from error
         except RuntimeError as error:
             log.error("a constraint could not be compiled: %s", error)
             raise ServiceUnavailable("the server cannot compile constraints now") from error

@@ -2,7 +2,7 @@
 
 from phloem.grammar.service.caches import CompiledConstraint
 from phloem.grammar.service.compile_service import CompileService, ServiceStats
-from phloem.grammar.service.limits import Limits
+from phloem.grammar.service.limits import Limits, Overloaded
 from phloem.grammar.service.loader import GrammarLoader
 from phloem.grammar.service.support import BackendSupport, SupportReport, check
 
@@ -12,6 +12,7 @@ __all__ = [
     "CompiledConstraint",
     "GrammarLoader",
     "Limits",
+    "Overloaded",
     "ServiceStats",
     "SupportReport",
     "check",

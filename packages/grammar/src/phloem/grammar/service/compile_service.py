@@ -23,7 +23,7 @@ from phloem.grammar.constraint import Constraint
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
 from phloem.grammar.service.caches import CompiledCache, CompiledConstraint, RecentErrors
 from phloem.grammar.service.frames import Frame, error_of
-from phloem.grammar.service.limits import Limits, TookTooLong
+from phloem.grammar.service.limits import Crashed, Limits, TookTooLong
 from phloem.grammar.service.pool import WorkerPool
 from phloem.grammar.service.store import Store
 from phloem.grammar.service.support import SupportReport
@@ -113,8 +113,8 @@ class CompileService:
 
         The future can be cancelled at any time; when all that wait for an equal constraint have
         done so, the worker that is at it is killed. It raises what `GrammarBackend.compile` raises,
-        `GrammarError` too if the worker died of it, and `RuntimeError` if no worker can be had or
-        the service was closed.
+        `GrammarError` too if two workers died of it, `Overloaded` if too many constraints wait, and
+        another `RuntimeError` if no worker can be had, or is left alive, or the service was closed.
         """
         key = constraint.key
         request = Frame({"constraint": asdict(constraint)})
@@ -131,7 +131,7 @@ class CompileService:
 
         Raises:
             ConstraintTooComplex: if that was not enough.
-            GrammarError, RuntimeError: as the future of `submit`.
+            GrammarError, Overloaded, RuntimeError: as the future of `submit`.
         """
         future = self.submit(constraint)
         try:
@@ -244,11 +244,10 @@ class CompileService:
         with self._lock:
             if isinstance(error, GrammarError):
                 self._count(failed=1)
-                late = isinstance(error, TookTooLong)
                 limits = self._limits
-                self._errors.put(
-                    job.key, error, limits.late_seconds if late else limits.error_seconds
-                )
+                again = isinstance(error, TookTooLong | Crashed)  # may be otherwise then
+                seconds = limits.late_seconds if again else limits.error_seconds
+                self._errors.put(job.key, error, seconds)
             elif isinstance(result, CompiledConstraint):
                 self._count(compiled=1)
                 self._compiled.put(result)

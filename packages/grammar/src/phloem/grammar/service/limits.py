@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from phloem.grammar.errors import ConstraintTooComplex
+from phloem.grammar.errors import ConstraintTooComplex, GrammarError
 
 try:
     import resource
@@ -26,9 +26,21 @@ _MIB = 1 << 20
 LOWEST = 19
 """The lowest priority, as `nice` counts them."""
 
+BRIEF_PATIENCE = 3
+"""How much longer by the clock a constraint may take that has used little processor time: the
+machine is to blame, not the constraint, unless it waits for something that never comes."""
+
 
 class TookTooLong(ConstraintTooComplex):
     """A constraint used its time up; on a less busy machine it might not."""
+
+
+class Crashed(GrammarError):
+    """A constraint crashed the processes that compiled it."""
+
+
+class Overloaded(RuntimeError):
+    """Too many constraints are being compiled; later there may be fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +48,23 @@ class Limits:
     """Bounds of a compile service."""
 
     workers: int = 2
-    """Processes that compile at once; each is started when first needed."""
+    """Processes that compile at once; each is started when first needed. With two or more, one of
+    them is always for constraints that have used no more than `brief_seconds`."""
     seconds: float = 10.0
     """Processor time that one constraint may take, which on a busy machine is less than passes by
     the clock. Waiting for a worker, and loading a library, are not counted."""
-    patience: float = 6.0
-    """By the clock a constraint may take this many times `seconds`."""
+    patience: float = 2.0
+    """By the clock a constraint may take this many times `seconds` once it has used more than
+    `brief_seconds` of processor time; before, `BRIEF_PATIENCE` times as long."""
     nice: int = 10
     """Priority of compiling at first, from 0, that of this process, to 19, the lowest."""
     brief_seconds: float = 0.5
-    """After how much processor time compiling goes on at the lowest priority: what is quickly
-    compiled should not wait for a machine to be idle, and what is not should not slow others
-    down."""
+    """After how much processor time compiling goes on at the lowest priority, and yields its worker
+    to others if there are no two: what is quickly compiled should not wait for what is not."""
+    waiting: int = 256
+    """How many constraints may wait for a worker beyond those that find one free."""
+    waiting_long: int = 16
+    """How many more may wait that have used more than `brief_seconds` and had to yield."""
     memory_bytes: int = 1024 * _MIB
     """Address space that compiling one constraint may take beyond what the worker started with."""
     start_seconds: float = 120.0
@@ -59,7 +76,8 @@ class Limits:
     error_seconds: float = 60.0
     """For how long a constraint that failed fails at once."""
     late_seconds: float = 5.0
-    """The same, for one that took too long: the next time the machine may be less busy."""
+    """The same, for one that took too long or crashed its workers: the next time the machine may be
+    less busy, or in better order."""
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -77,6 +95,8 @@ class Limits:
             )
         for name in (
             "brief_seconds",
+            "waiting",
+            "waiting_long",
             "memory_bytes",
             "cache_bytes",
             "store_bytes",
@@ -90,9 +110,9 @@ class Limits:
 def lower_this_thread(nice: int) -> None:
     """Let the calling thread, and those that it will start, yield to others, as far as it may.
 
-    At 10 it gets about a tenth of a processor that others want too; at 19 close to nothing, and
-    on Linux only what others leave. It cannot be raised again without privileges. Linux alone has
-    priorities of threads: elsewhere the whole process yields from then on.
+    At 10 it gets about a tenth of a processor that another wants too; at 19 a seventieth. It cannot
+    be raised again without privileges. Linux alone has priorities of threads: elsewhere the whole
+    process yields from then on.
     """
     if hasattr(os, "setpriority"):
         with suppress(OSError):  # a sandbox forbids it
@@ -100,13 +120,16 @@ def lower_this_thread(nice: int) -> None:
 
 
 def lower_other_threads(pid: int) -> None:
-    """Give all threads of a process but its main thread the lowest priority, where Linux rules."""
+    """Give all threads of a process but its main thread the lowest priority, where Linux rules.
+
+    Not `SCHED_IDLE`: on a busy machine that is no processor time at all, and a constraint that
+    needs a little more than others would always fail there.
+    """
     with suppress(OSError):  # there is no /proc, or the process has ended
         for thread in map(int, os.listdir(f"/proc/{pid}/task")):
             if thread != pid:
                 with suppress(OSError):  # it has ended, or a sandbox forbids it
                     os.setpriority(os.PRIO_PROCESS, thread, LOWEST)
-                    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
 def set_session_priority(pid: int, nice: int) -> None:

@@ -1,32 +1,26 @@
 """The pool of worker processes: hands requests to workers, and bounds and cancels what they do.
 
-It knows nothing of constraints. A thread of its own serves each worker: it starts the process when
-there is a first request for it, keeps it while it is idle, and replaces it at once when it died or
-had to be killed, so that the next request finds one that is ready.
+It knows nothing of constraints, and whose turn it is, is for `turns` to say. A thread of its own
+serves each worker: it starts the process when there is a first request for it, keeps it while it is
+idle, and replaces it at once when it died or had to be killed, so that the next request finds one
+that is ready.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 
-from phloem.grammar.errors import GrammarError
 from phloem.grammar.service.frames import Frame
-from phloem.grammar.service.limits import Limits, TookTooLong
+from phloem.grammar.service.limits import Crashed, Limits, Overloaded, TookTooLong
 from phloem.grammar.service.process import WorkerDied, WorkerProcess
+from phloem.grammar.service.turns import Job, Turns
 
-
-@dataclass(eq=False, slots=True)
-class _Job:
-    request: Frame | None
-    """None: only have a worker started."""
-    future: Future[Frame] = field(default_factory=Future)
-    worker: WorkerProcess | None = None
-    """Who is at it."""
+_DEATHS = 2
+"""How many workers may die at a request: one may have died of something else."""
 
 
 class WorkerPool:
@@ -38,8 +32,7 @@ class WorkerPool:
         self._limits = limits
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._waiting: deque[_Job] = deque()
-        self._running: list[_Job] = []
+        self._turns = Turns(limits)
         self._threads: list[threading.Thread] = []
         self._workers: list[WorkerProcess] = []
         self._closed = False
@@ -48,21 +41,25 @@ class WorkerPool:
         """Queue a request, or None to have a worker started.
 
         Cancelling the future kills the worker that is at it. It raises `TookTooLong` if the request
-        took too long, `GrammarError` if the worker died of it, and `RuntimeError` if no
-        worker can be had.
+        took too long, `Crashed` if two workers died of it, `Overloaded` if too many wait, and
+        another `RuntimeError` if no worker can be had, or somebody killed two that were at it.
         """
-        job = _Job(request)
+        job = Job(request)
         with self._lock:
             if self._closed:
                 raise RuntimeError("the worker pool is closed")
-            self._waiting.append(job)
-            needed = len(self._waiting) + len(self._running)
-            if len(self._threads) < min(needed, self._limits.workers):
+            try:
+                self._turns.add(job)
+            except Overloaded as error:
+                job.future.set_exception(error)
+                return job.future
+            if len(self._threads) < min(len(self._turns.jobs), self._limits.workers):
                 name = f"grammar-worker-{len(self._threads)}"
                 thread = threading.Thread(target=self._serve, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
-            self._changed.notify()
+            self._make_room()
+            self._changed.notify_all()
         job.future.add_done_callback(lambda future: self._cancelled(job, future))
         return job.future
 
@@ -78,7 +75,7 @@ class WorkerPool:
             self._closed = True
             for worker in self._workers:
                 worker.kill()
-            jobs = [*self._waiting, *self._running]
+            jobs = self._turns.jobs
             threads = list(self._threads)
             self._changed.notify_all()
         for job in jobs:
@@ -86,12 +83,11 @@ class WorkerPool:
         for thread in threads:
             thread.join()
 
-    def _cancelled(self, job: _Job, future: Future[Frame]) -> None:
+    def _cancelled(self, job: Job, future: Future[Frame]) -> None:
         if not future.cancelled():
             return
         with self._lock:
-            if job in self._waiting:
-                self._waiting.remove(job)
+            self._turns.drop(job)
             if job.worker is not None:
                 job.worker.kill()
 
@@ -117,14 +113,25 @@ class WorkerPool:
         self._end(worker)
         return self._start()
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> Job | None:
         with self._lock:
-            self._changed.wait_for(lambda: self._closed or self._waiting)
-            if self._closed:
-                return None
-            job = self._waiting.popleft()
-            self._running.append(job)
-            return job
+            while not self._closed:
+                job = self._turns.take()
+                if job is not None:
+                    return job
+                self._changed.wait()
+            return None
+
+    def _make_room(self) -> None:
+        for job in self._turns.preempt():
+            if job.worker is not None:
+                job.worker.kill()
+
+    def _lengthen(self, job: Job) -> None:
+        with self._lock:
+            if not job.long:
+                self._turns.lengthen(job)
+                self._make_room()
 
     def _start(self) -> WorkerProcess:
         if self._closed:
@@ -159,49 +166,67 @@ class WorkerPool:
         if "failed" in ready.header:
             raise RuntimeError(f"constraints cannot be compiled: {ready.header['failed']}")
 
-    def _ask(self, job: _Job, worker: WorkerProcess) -> Frame:
+    def _ask(self, job: Job, worker: WorkerProcess) -> Frame:
         with self._lock:
             if job.request is None or job.future.cancelled():
                 return Frame({})
             job.worker = worker
         while True:
-            reply = self._answer(job.request, worker)
+            reply = self._answer(job, job.request, worker)
             missing = reply.header.get("missing")
             if missing is None:
                 return reply
             self._prepare(worker, Frame({"load": missing}))
 
-    def _answer(self, request: Frame, worker: WorkerProcess) -> Frame:
-        limits = self._limits
+    def _answer(self, job: Job, request: Frame, worker: WorkerProcess) -> Frame:
         try:
-            return worker.ask(request, limits)
+            return worker.ask(request, self._limits, partial(self._lengthen, job))
         except TimeoutError as error:
             worker.kill()
             raise self._too_long() from error
         except WorkerDied as death:
             if death.out_of_time:
                 raise self._too_long() from death
-            raise GrammarError(
-                f"the process that compiled this constraint died ({death}): change it, or choose "
-                "another backend"
-            ) from death
+            raise
 
     def _too_long(self) -> TookTooLong:
+        seconds, patience = self._limits.seconds, self._limits.patience
         return TookTooLong(
-            f"compiling this constraint takes longer than {self._limits.seconds:g} seconds of "
-            "processor time: make it smaller, or raise the limit"
+            f"compiling this constraint takes longer than {seconds:g} seconds of processor time, "
+            f"or {seconds * patience:g} by the clock: make it smaller, or raise the limit"
         )
 
-    def _resolve(self, job: _Job, reply: Frame | Exception) -> None:
+    def _resolve(self, job: Job, reply: Frame | Exception) -> None:
         with self._lock:
             job.worker = None  # who cancels from here on must not kill it
-            self._running.remove(job)
-        if not job.future.set_running_or_notify_cancel():
+            self._turns.end(job)
+            result = self._outcome(job, reply)
+            self._changed.notify_all()
+        if result is None or not job.future.set_running_or_notify_cancel():
             return
-        if isinstance(reply, Frame):
-            job.future.set_result(reply)
+        if isinstance(result, Frame):
+            job.future.set_result(result)
         else:
-            job.future.set_exception(reply)
+            job.future.set_exception(result)
+
+    def _outcome(self, job: Job, reply: Frame | Exception) -> Frame | Exception | None:
+        """What a job comes to; None if it waits again, because it did not fail by itself."""
+        if job.future.cancelled():
+            return reply
+        if job.preempted and not isinstance(reply, Frame | TookTooLong):
+            job.preempted = False
+            try:
+                self._turns.add(job)
+            except Overloaded as error:
+                return error
+            return None
+        if not isinstance(reply, WorkerDied):
+            return reply
+        job.deaths.append(reply)
+        if len(job.deaths) < _DEATHS:
+            self._turns.add_again(job)
+            return None
+        return _blame(job.deaths)
 
     def _end(self, worker: WorkerProcess | None) -> None:
         if worker is None:
@@ -210,3 +235,14 @@ class WorkerPool:
         with self._lock:
             if worker in self._workers:
                 self._workers.remove(worker)
+
+
+def _blame(deaths: list[WorkerDied]) -> Exception:
+    """The error of a constraint that workers died at: its own, unless somebody killed one."""
+    ways = ", ".join(str(death) for death in deaths)
+    if any(death.from_outside for death in deaths):
+        return RuntimeError(f"the processes that compiled a constraint were killed ({ways})")
+    return Crashed(
+        f"the processes that compiled this constraint died ({ways}): change it, or choose another "
+        "backend"
+    )

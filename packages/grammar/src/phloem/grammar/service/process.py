@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from phloem.grammar.service.frames import Frame, read_frame, write_frame
 from phloem.grammar.service.limits import (
+    BRIEF_PATIENCE,
     LOWEST,
     Limits,
     lower_other_threads,
@@ -29,6 +31,8 @@ _SMALL = {
 """Compiling is no matter of linear algebra, whose idle threads would only take address space, as
 would a heap for each thread."""
 
+_OUTSIDERS = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGHUP")}
+
 _LOOK_SECONDS = 0.25
 """How often a worker that takes long is looked at."""
 
@@ -40,6 +44,8 @@ class WorkerDied(Exception):
         super().__init__(f"exit status {status}" if status >= 0 else f"signal {-status}")
         self.out_of_time = status == -getattr(signal, "SIGXCPU", 0) != 0
         """The system ended it, because it had used up its processor time."""
+        self.from_outside = -status in _OUTSIDERS
+        """Somebody ended it: an operator, or the system for want of memory."""
 
 
 class WorkerProcess:
@@ -92,8 +98,10 @@ class WorkerProcess:
         self._send(request)
         return self._reply(seconds)
 
-    def ask(self, request: Frame, limits: Limits) -> Frame:
+    def ask(self, request: Frame, limits: Limits, on_long: Callable[[], None]) -> Frame:
         """Send a constraint, and wait for the answer, which is worked on at a low priority.
+
+        `on_long` is called once, when it has used more than `limits.brief_seconds`.
 
         Raises:
             WorkerDied: if it has ended, or ends before it answers.
@@ -102,17 +110,23 @@ class WorkerProcess:
         self._prioritize(limits.nice)
         used = _Stopwatch(self.pid)
         self._send(request)
+        by_clock_limit = limits.seconds * limits.patience * BRIEF_PATIENCE
+        long = False
         while True:
             seconds, by_clock = used.seconds()
-            left = min(limits.seconds - seconds, limits.seconds * limits.patience - by_clock)
+            if not long and seconds >= limits.brief_seconds:
+                long = True
+                by_clock_limit = by_clock + limits.seconds * limits.patience
+                on_long()
+            left = min(limits.seconds - seconds, by_clock_limit - by_clock)
             if left <= 0:
                 raise TimeoutError
-            if seconds < limits.brief_seconds:
-                pause = min(left, limits.brief_seconds - seconds)
-            else:
+            if long:
                 self._prioritize(LOWEST)
                 lower_other_threads(self.pid)  # again and again, since it may start more
                 pause = min(left, _LOOK_SECONDS)
+            else:
+                pause = min(left, limits.brief_seconds - seconds)
             with suppress(TimeoutError):  # one thread uses no more than passes by the clock
                 return self._reply(max(pause, 0.01))
 
