@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -140,6 +143,42 @@ class TestRefusals:
             engine.generate("abc", SAMPLED, constraint=bad)
         with pytest.raises(ValueError, match="constraint"):
             asyncio.run(engine.async_generate("abc", SAMPLED, constraint=bad))
+
+    def test_a_schema_that_nothing_satisfies_is_refused(self, engine):
+        with pytest.raises(ValueError, match="json_schema"):
+            engine.generate("abc", {**SAMPLED, "json_schema": False})
+
+    def test_who_is_cancelled_while_compiling_ends_the_work(
+        self, tiny_llama, tmp_path, monkeypatch
+    ):
+        """The worker holds a pipe open until it is killed, since its constraint never is done."""
+        monkeypatch.syspath_prepend(str(Path(__file__).parent))
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        held, free = threading.Event(), threading.Event()
+
+        def watch():
+            with open(pipe) as reader:
+                assert reader.readline() == "held\n"
+                held.set()
+                reader.read()
+                free.set()
+
+        async def leave(engine):
+            asked = Constraint.regex(f"hold {pipe}")
+            task = asyncio.ensure_future(engine.async_generate("a", SAMPLED, constraint=asked))
+            assert await asyncio.to_thread(held.wait, 60)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            assert await asyncio.to_thread(free.wait, 60), "the worker works on for nobody"
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        options = {"cache_dir": str(tmp_path), "grammar_backend": "crashing_backend:create"}
+        with Engine(model=str(tiny_llama), **options) as engine:
+            asyncio.run(leave(engine))
+        watcher.join()
 
     def test_two_constraints_are_refused(self, engine):
         with pytest.raises(ValueError, match="regex was given beside constraint"):

@@ -218,6 +218,12 @@ def test_two_constraints_are_refused_and_named(server, path, fields):
         (COMPLETIONS, {"regex": "("}),
         (COMPLETIONS, {"ebnf": "root ::= ("}),
         (COMPLETIONS, {"choices": []}),
+        (CHAT, {"json_schema": False}),
+        (COMPLETIONS, {"guided_json": False}),
+        (CHAT, {"structured_outputs": {"json": False}}),
+        (GENERATE, {"json_schema": False}),
+        (COMPLETIONS, {"response_format": False}),
+        (GENERATE, {"regex": False}),
         (GENERATE, {"regex": ["a"]}),
         (GENERATE, {"json_schema": "{"}),
         (GENERATE, {"regex": "a\0b"}),
@@ -421,7 +427,7 @@ def test_a_call_is_made_sure_of_streamed_or_not(server, choice, finish):
     name, arguments = call_of(whole["message"])
     assert name == "weather" or choice == "required"
     check_arguments(arguments)
-    assert whole["finish_reason"] == finish
+    assert (whole["finish_reason"], whole["matched_stop"]) == (finish, None)
     events = server.events(CHAT, **body_of(CHAT, **asked))
     choices = [event["choices"][0] for event in events]
     parts = [part for c in choices for part in c["delta"].get("tool_calls", ())]
@@ -447,6 +453,39 @@ def test_without_a_forced_call_the_text_is_content(server, choice):
     assert "tool_calls" not in answer["message"]
     assert answer["message"]["content"]
     assert answer["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("choice", [NAMED, "required"], ids=["named", "required"])
+@pytest.mark.parametrize("stop", ['"city"', '"days"'])
+def test_a_stop_string_that_cuts_a_call_is_what_ended_it(server, choice, stop):
+    """Case TO-04."""
+    asked = {"tools": TOOLS, "tool_choice": choice, "max_tokens": 150, "stop": [stop]}
+    (whole,) = server.post(CHAT, **body_of(CHAT, **asked)).json()["choices"]
+    assert (whole["finish_reason"], whole["matched_stop"]) == ("stop", stop)
+    arguments = [each["function"]["arguments"] for each in whole["message"]["tool_calls"]]
+    assert stop not in arguments[0]
+    choices = [event["choices"][0] for event in server.events(CHAT, **body_of(CHAT, **asked))]
+    assert choices[-1]["finish_reason"] == "stop"
+    parts = [part for c in choices for part in c["delta"].get("tool_calls", ())]
+    assert "".join(part["function"]["arguments"] for part in parts) == arguments[0]
+
+
+def test_parameters_may_refer_by_a_name_of_their_own(server):
+    parameters = {
+        "$id": "http://example.com/f",
+        "type": "object",
+        "properties": {"a": {"$ref": "#/definitions/digit"}},
+        "required": ["a"],
+        "additionalProperties": False,
+        "definitions": {"digit": {"enum": [1, 2]}},
+    }
+    function = {"name": "f", "parameters": parameters}
+    tools = [{"type": "function", "function": function | {"name": name}} for name in "fg"]
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        asked = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+        (answer,) = server.post(CHAT, **body_of(CHAT, **asked)).json()["choices"]
+        _, arguments = call_of(answer["message"])
+        assert arguments["a"] in (1, 2)
 
 
 def test_a_tool_beside_a_constraint_is_refused(server):
