@@ -14,6 +14,7 @@ from phloem.grammar.errors import GrammarError, UnsupportedConstraint
 from phloem.grammar.json_machine import JsonAutomaton, build_json, check_json
 from phloem.grammar.matcher import AutomatonGrammar
 from phloem.grammar.regex import parse
+from phloem.grammar.sealed import unseal
 from phloem.grammar.structural import (
     StructuralTagAutomaton,
     compile_structural_tag,
@@ -22,7 +23,7 @@ from phloem.grammar.structural import (
 from phloem.grammar.sweeps import Sweeps
 from phloem.grammar.vocabulary import Vocabulary
 
-_VERSION = 1
+_VERSION = "2"
 _SECONDS = 1.0
 
 
@@ -139,6 +140,11 @@ class FsmBackend:
         self._seconds = seconds
         self._max_states = max_states
         self._sweeps = Sweeps(vocabulary)
+        self._header = {
+            "backend": self.name,
+            "version": _VERSION,
+            "vocabulary": vocabulary.fingerprint,
+        }
 
     def check(self, constraint: Constraint) -> None:
         """Raise what `compile` would for what this backend cannot enforce.
@@ -169,13 +175,12 @@ class FsmBackend:
         Raises:
             GrammarError: if the bytes are damaged, or of another vocabulary or version.
         """
-        header, _, body = data.partition(b"\n")
-        fields = header.decode("ascii", "replace").split(" ")
-        name = fields[-1]
-        if name not in self._automata or header + b"\n" != self._header(name):
+        header, body = unseal(data, **self._header)
+        name = header.get("kind", "")
+        if name not in self._automata:
             raise GrammarError(
-                f"a compiled constraint begins with {header[:100]!r}, which is not of this version "
-                "and vocabulary: compile it again"
+                f"a serialized grammar is of a {name!r} constraint, which this backend does not "
+                "take: compile it again"
             )
         return self._grammar(name, self._automata[name].load(body))
 
@@ -189,8 +194,8 @@ class FsmBackend:
 
     def _grammar(self, name: str, automaton: Automaton) -> AutomatonGrammar:
         return AutomatonGrammar(
-            self.vocabulary, automaton, sweeps=self._sweeps, header=self._header(name)
+            self.vocabulary,
+            automaton,
+            sweeps=self._sweeps,
+            header={**self._header, "kind": name},
         )
-
-    def _header(self, name: str) -> bytes:
-        return f"phloem-fsm {_VERSION} {self.vocabulary.fingerprint} {name}\n".encode()

@@ -24,7 +24,7 @@ from phloem.grammar.libraries.loading import library_version, load_library
 from phloem.grammar.libraries.matcher import TokenSets, WrappedMatcher, token_sets
 from phloem.grammar.libraries.regex_subset import translate
 from phloem.grammar.libraries.schema_subset import adapt_schema
-from phloem.grammar.libraries.sealed import seal, unseal
+from phloem.grammar.sealed import seal, unseal
 from phloem.grammar.vocabulary import Vocabulary
 
 # Otherwise forced text has a mask of one token, by a tokenizer that is not asked here.
@@ -85,7 +85,7 @@ class LLGuidanceBackend:
         Raises:
             GrammarError: if the bytes are damaged, or of another vocabulary or version.
         """
-        source = unseal(data, **self._header).decode(errors="replace")
+        source = unseal(data, **self._header).body.decode()
         try:
             return self._grammar(source, "serialized")
         except _LibraryRefusal as refusal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from phloem.grammar.automaton import Automaton
 from phloem.grammar.base import Matcher
+from phloem.grammar.sealed import seal
 from phloem.grammar.sweeps import Sweeps
 from phloem.grammar.token_engine import Position, TokenEngine, is_complete
 from phloem.grammar.vocabulary import Vocabulary
@@ -20,7 +21,7 @@ class AutomatonGrammar:
 
     Args:
         sweeps: where sweeps of the vocabulary are kept, to share them between grammars.
-        header: what `serialize` puts before the automaton.
+        header: what a serialized grammar says of itself.
         cache_bytes: about what the caches may take before they start over.
     """
 
@@ -30,12 +31,12 @@ class AutomatonGrammar:
         automaton: Automaton,
         *,
         sweeps: Sweeps | None = None,
-        header: bytes = b"",
+        header: Mapping[str, str] | None = None,
         cache_bytes: int = 16 << 20,
     ) -> None:
         self.vocabulary = vocabulary
         self.automaton = automaton
-        self._header = header
+        self._header = dict(header or {})
         self._engine = TokenEngine(vocabulary, automaton.start, sweeps, cache_bytes)
 
     def matcher(self) -> AutomatonMatcher:
@@ -54,7 +55,7 @@ class AutomatonGrammar:
 
     def serialize(self) -> bytes:
         """The compiled form, which the backend that made this grammar reads."""
-        return self._header + self.automaton.serialize()
+        return seal(self.automaton.serialize(), **self._header)
 
 
 class AutomatonMatcher:

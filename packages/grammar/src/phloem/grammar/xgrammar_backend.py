@@ -20,8 +20,8 @@ from phloem.grammar.libraries.loading import library_version, load_library
 from phloem.grammar.libraries.matcher import TokenSets, WrappedMatcher, token_sets
 from phloem.grammar.libraries.regex_subset import translate
 from phloem.grammar.libraries.schema_subset import adapt_schema
-from phloem.grammar.libraries.sealed import seal, unseal
 from phloem.grammar.libraries.xgrammar_rules import REGEX, SCHEMAS, check_ebnf
+from phloem.grammar.sealed import seal, unseal
 from phloem.grammar.vocabulary import Vocabulary
 
 MAX_BLANKS = 40
@@ -90,7 +90,7 @@ class XGrammarBackend:
         Raises:
             GrammarError: if the bytes are damaged, or of another vocabulary or version.
         """
-        body = unseal(data, **self._header)
+        body = unseal(data, **self._header).body
         try:
             compiled = self._library.CompiledGrammar.deserialize_json(body.decode(), self._info)
         except (RuntimeError, ValueError) as error:
