@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import singledispatchmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
 
 from phloem.grammar.automaton import UNSPELLABLE, TokenCost
 from phloem.grammar.json_machine.arrays import ArrayMachine, ArrayState
@@ -30,14 +33,21 @@ from phloem.grammar.json_machine.cursors import (
 )
 from phloem.grammar.json_machine.layout import SPACE
 from phloem.grammar.json_machine.levels import Container, Level
-from phloem.grammar.json_machine.nodes import NumberMachine, StringMachine
-from phloem.grammar.json_machine.objects import UNKNOWN, ObjectMachine, ObjectState
+from phloem.grammar.json_machine.nodes import FILLER, NumberMachine, StringMachine
+from phloem.grammar.json_machine.objects import (
+    UNKNOWN,
+    ObjectMachine,
+    ObjectState,
+    numbers_of,
+)
 from phloem.grammar.json_machine.spelling import spelled, unicode_escape
 from phloem.grammar.json_machine.text_cursors import NameCursor, NamePlace, StringCursor
 from phloem.grammar.json_schema.shape import NodeId
 
 if TYPE_CHECKING:
     from phloem.grammar.json_machine.machine import JsonMachine
+
+_Longs: TypeAlias = npt.NDArray[np.int64]
 
 _PIECE = 64
 """Strings longer than so many bytes of content are spelled in pieces, cut from their end."""
@@ -54,10 +64,13 @@ class Distances:
         self._ways: dict[type[JsonCursor], Callable[[Distances, Any], int]] = {}
         self._rests: dict[tuple[StringMachine | NumberMachine, int, int], int] = {}
         self._levels: WeakKeyDictionary[Level, int] = WeakKeyDictionary()
+        self._declared: dict[ObjectMachine, tuple[_Longs, _Longs]] = {}
         self._states: WeakKeyDictionary[Container, int] = WeakKeyDictionary()
         self._nodes = [UNSPELLABLE] * len(machine.nodes)
+        self._node_costs = np.array(self._nodes, np.int64)
+        """The same, for sums of many."""
         for node in sorted(range(len(self._nodes)), key=machine.weights.__getitem__):
-            self._nodes[node] = self._of_node(node)
+            self._nodes[node] = self._node_costs[node] = self._of_node(node)
 
     def of(self, cursor: JsonCursor) -> int:
         """The tokens that suffice from a cursor."""
@@ -163,19 +176,36 @@ class Distances:
         """From behind a member of a container to behind its closing bracket."""
         if isinstance(state, ArrayState):
             return self._finish_array(state)
-        passed = []
-        while state not in self._states:
-            if state.closable:
-                self._states[state] = self.literal(b"}")
-                break
-            name, node, following = state.cheapest()
-            passed.append((state, self._key(state, b",", name) + self._nodes[node]))
-            state = following
-        total = self._states[state]
-        for state, cost in reversed(passed):
-            total += cost
-            self._states[state] = total
+        known = self._states.get(state)
+        if known is None:
+            known = self._states[state] = self._finish_object(state)
+        return known
+
+    def _finish_object(self, state: ObjectState) -> int:
+        total = self.literal(b"}")
+        if state.closable:
+            return total
+        machine = state.machine
+        declared, others = machine.needed(state)
+        if declared:
+            keys, nodes = self._declared_of(machine)
+            numbers = numbers_of(declared, len(keys))
+            total += int(keys[numbers].sum() + self._node_costs[nodes[numbers]].sum())
+        used = state.names
+        for number in others:
+            name = machine.unused_name(number, 0, used)
+            total += self._key(machine, used, b",", name) + self._nodes[machine.others[number][1]]
+            used |= {name}
         return total
+
+    def _declared_of(self, machine: ObjectMachine) -> tuple[_Longs, _Longs]:
+        """Of each declared property: the tokens of its name behind a comma, and its node."""
+        known = self._declared.get(machine)
+        if known is None:
+            keys = [self.literal(b',"' + spelled(name) + b'":') for name in machine.names]
+            known = np.array(keys, np.int64), np.array(machine.nodes, np.int64)
+            self._declared[machine] = known
+        return known
 
     def _finish_array(self, state: ArrayState) -> int:
         total, comma = 0, self.literal(b",")
@@ -196,11 +226,14 @@ class Distances:
             node, following = state.cheapest()
             return (self.literal(before) if before else 0) + self._of_rest(node, following)
         name, node, after = state.cheapest()
-        return self._key(state, before, name) + self._of_rest(node, after)
+        key = self._key(state.machine, state.names, before, name)
+        return key + self._of_rest(node, after)
 
-    def _key(self, state: ObjectState, before: bytes, name: bytes) -> int:
+    def _key(
+        self, machine: ObjectMachine, used: frozenset[bytes], before: bytes, name: bytes
+    ) -> int:
         """A name of the cheapest way, behind `before` and with its colon."""
-        others = state.machine.alternatives(state, name)
+        others = machine.alternatives(used, name)
         return max(self.literal(before + b'"' + spelled(each) + b'":') for each in others)
 
     def _of_rest(self, node: NodeId, state: Container) -> int:
@@ -242,6 +275,9 @@ class Distances:
         passed = []
         while (string, state, count) not in self._rests:
             length = string.rest_length(state, count)
+            if not string.paths.lengths[state]:
+                self._rests[string, state, count] = self._filled(length)
+                break
             most = length if length <= _PIECE else _PIECE
             head, following, after = string.rest(state, count, most)
             if most == length:
@@ -254,6 +290,12 @@ class Distances:
             total += cost
             self._rests[key] = total
         return total
+
+    def _filled(self, length: int) -> int:
+        """The pieces of so much filler, and the quote behind it."""
+        last = length % _PIECE or min(length, _PIECE)
+        pieces = (length - last) // _PIECE
+        return pieces * self.literal(FILLER * _PIECE) + self.literal(FILLER * last + b'"')
 
     def _rest_of_number(self, number: NumberMachine, state: int) -> int:
         known = self._rests.get((number, state, 0))

@@ -6,15 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from weakref import WeakValueDictionary
 
+import numpy as np
+import numpy.typing as npt
+
 from phloem.grammar.dfa import Dfa
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
 from phloem.grammar.json_machine.name_tree import NameTree
-from phloem.grammar.json_machine.paths import Paths
+from phloem.grammar.json_machine.paths import Paths, ShortestTexts
 from phloem.grammar.json_machine.weights import INFINITE
 from phloem.grammar.json_schema.shape import NodeId, ObjectShape
 
 _MOST_DEMANDS = 6
 _MOST_FREE_NAMES = 64
+_MOST_KNOWN = 256
 UNKNOWN = b"\xff"
 """Stands for a name that was used and is not known; it is no UTF-8, so no name equals it."""
 
@@ -108,15 +112,18 @@ class ObjectMachine:
         """How many properties there have to be, where that is more than the required ones."""
         self.others = [(other.names, other.node, other.fulfils) for other in shape.others]
         self.paths = [Paths(names) for names, _, _ in self.others]
-        missing = shape.min_properties - len(shape.properties)
+        missing = shape.min_properties - self.required.bit_count()
         if shape.demands > _MOST_DEMANDS or (self.others and missing > _MOST_FREE_NAMES):
             raise ConstraintTooComplex(
                 f"an object with {shape.demands} demands on its names and at least "
-                f"{shape.min_properties} properties has too many states: ask for fewer"
+                f"{shape.min_properties} properties has too many states: demand at most "
+                f"{_MOST_DEMANDS}, and at most {_MOST_FREE_NAMES} properties beyond the required "
+                "ones where names that are not declared are allowed"
             )
         self._limited = bool(self.fewest or shape.demands) or (shape.max_properties is not None)
         self.needs_names = bool(self.others) and bool(self.fewest or shape.demands)
         """Whether the way to the end may have undeclared names, which are not those used before."""
+        self._shortest: dict[tuple[int, int], ShortestTexts] = {}
         self._states: WeakValueDictionary[tuple[object, ...], ObjectState] = WeakValueDictionary()
 
     @property
@@ -235,8 +242,7 @@ class ObjectMachine:
         """About how many bytes the smallest object takes, by the weights as they are now."""
         if not self.is_live():
             return INFINITE
-        state = self.start
-        declared, others = self._needed(state)
+        declared, others = self._needed(self.start, self._cheapest_first())
         total = 2 + sum(self._declared_weight(number) for number in _bits(declared))
         total += sum(self._other_weight(number) for number in others)
         return min(total, INFINITE)
@@ -246,7 +252,7 @@ class ObjectMachine:
         if state.closable:
             declared, others = self._cheapest_extra(state)
         else:
-            declared, others = self._needed(state)
+            declared, others = self.needed(state)
         if declared:
             number = (declared & -declared).bit_length() - 1
             return self.names[number], self.nodes[number], self.after_declared(state, number)
@@ -257,35 +263,57 @@ class ObjectMachine:
     def cheapest_below(self, state: ObjectState, choices: int) -> int:
         """Of some declared properties that may come next, the one that a way by them takes."""
         if not state.closable:
-            needed, _ = self._needed(state)
+            needed, _ = self.needed(state)
             first = needed & -needed
             if first & choices:
                 return first.bit_length() - 1
-        return min(_bits(choices), key=lambda number: (self._declared_weight(number), number))
+        among = numbers_of(choices, len(self.names))
+        return int(among[self._declared_weights[among].argmin()])
 
-    def _needed(self, state: ObjectState) -> tuple[int, list[int]]:
+    @cached_property
+    def _declared_weights(self) -> npt.NDArray[np.int64]:
+        return np.array([self._declared_weight(number) for number in range(len(self.names))])
+
+    @cached_property
+    def _settled_order(self) -> npt.NDArray[np.intp]:
+        return self._cheapest_first()
+
+    def _cheapest_first(self) -> npt.NDArray[np.intp]:
+        """The declared properties that are not required, by their weights as they are now."""
+        optional = numbers_of(self._declared & ~self.required, len(self.names))
+        weights = [self._declared_weight(number) for number in optional.tolist()]
+        return optional[np.argsort(np.array(weights, np.int64), kind="stable")]
+
+    def needed(self, state: ObjectState) -> tuple[int, list[int]]:
         """The declared properties and the classes of others that the cheapest way has.
 
-        A rest of the way is the way from there: the extra ones are the first in one fixed order.
+        Declared ones come first, in their order. A rest of the way is the way from there: the
+        extra ones are the first in one fixed order.
         """
+        return self._needed(state, self._settled_order)
+
+    def _needed(self, state: ObjectState, order: npt.NDArray[np.intp]) -> tuple[int, list[int]]:
         declared = self.required & state.open
         others = self._cover(state.demands, self._room(state) - declared.bit_count())
         missing = self.fewest - state.count - declared.bit_count() - len(others)
         if missing <= 0:
             return declared, others
-        optional = state.open & ~self.required
-        ranked = [(self._declared_weight(number), 0, number) for number in _bits(optional)]
+        is_open = np.zeros(len(self.names), bool)
+        is_open[numbers_of(state.open, len(self.names))] = True
+        extra = order[is_open[order]][:missing].tolist()
+        free = []
         for number, (names, _, fulfils) in enumerate(self.others):
             if not fulfils:
-                used = _taken(names, state.names)
-                left = self.paths[number].words(0) - used if names.is_finite else missing
-                weight = self._other_weight(number)
-                ranked.extend([(weight, 1, number)] * min(left, missing))
-        for _, is_other, number in sorted(ranked)[:missing]:
-            if is_other:
-                others.append(number)
-            else:
-                declared |= 1 << number
+                left = missing
+                if names.is_finite:
+                    left = self.paths[number].words(0) - _taken(names, state.names)
+                free += [(self._other_weight(number), 1, number)] * min(left, missing)
+        if free:
+            ranked = sorted([*((self._declared_weight(n), 0, n) for n in extra), *free])[:missing]
+            extra = [number for _, is_other, number in ranked if not is_other]
+            others += [number for _, is_other, number in ranked if is_other]
+        for number in extra:
+            declared |= 1 << number
         return declared, others
 
     def _cheapest_extra(self, state: ObjectState) -> tuple[int, list[int]]:
@@ -321,12 +349,12 @@ class ObjectMachine:
     def _other_weight(self, number: int) -> int:
         return self.paths[number].lengths[0] + 4 + self._weights[self.others[number][1]]
 
-    def alternatives(self, state: ObjectState, name: bytes) -> list[bytes]:
+    def alternatives(self, used: frozenset[bytes], name: bytes) -> list[bytes]:
         """A name that `plan` tells, and the one that it would be if an unknown name was that."""
-        if UNKNOWN not in state.names:
+        if UNKNOWN not in used:
             return [name]
         classes = [n for n, (names, _, _) in enumerate(self.others) if names.accepts(name)]
-        rests = [rest for number in classes for rest in self.rests(number, 0, b"", state.names)]
+        rests = [rest for number in classes for rest in self.rests(number, 0, b"", used)]
         return rests or [name]
 
     def rests(self, number: int, at: int, name: bytes, used: frozenset[bytes]) -> list[bytes]:
@@ -346,27 +374,14 @@ class ObjectMachine:
 
         From every state on its way, it is the rest of it.
         """
-        paths = self.paths[number]
         if not used:
-            return paths.shortest(at)
-        if paths.lengths[at] == 0 and b"" not in used:
-            return b""
-        dfa = self.others[number][0]
-        best: bytes | None = None
-        for byte, target in paths.by_length(at):
-            if best is not None and 1 + paths.lengths[target] >= len(best):
-                break
-            left = frozenset(
-                name[1:]
-                for name in used
-                if name and name[0] == byte and _ends(dfa, dfa.run(name[1:], target))
-            )
-            if paths.heights[target] >= 0 and paths.words(target) <= len(left):
-                continue
-            rest = self.unused_name(number, target, left)
-            if best is None or 1 + len(rest) < len(best):
-                best = bytes([byte]) + rest
-        return best or b""
+            return self.paths[number].shortest(at)
+        texts = self._shortest.get((number, at))
+        if texts is None:
+            if len(self._shortest) >= _MOST_KNOWN:
+                self._shortest.clear()
+            texts = self._shortest[number, at] = ShortestTexts(self.paths[number], at)
+        return texts.first_without(used)
 
 
 def _taken(names: Dfa, used: Iterable[bytes]) -> int:
@@ -374,8 +389,10 @@ def _taken(names: Dfa, used: Iterable[bytes]) -> int:
     return sum(1 for name in used if name == UNKNOWN or names.accepts(name))
 
 
-def _ends(dfa: Dfa, state: int) -> bool:
-    return state >= 0 and bool(dfa.accepting[state])
+def numbers_of(mask: int, count: int) -> npt.NDArray[np.intp]:
+    """The numbers below `count` of the bits of a set, ascending."""
+    packed = np.frombuffer(mask.to_bytes((count + 7) // 8, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(packed, bitorder="little"))
 
 
 def _bits(mask: int) -> Iterator[int]:
