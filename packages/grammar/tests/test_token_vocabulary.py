@@ -8,6 +8,8 @@ import pickle
 import numpy as np
 import pytest
 from grammar_vocabularies import END, SPECIAL, byte_vocabulary, toy_vocabulary
+from hypothesis import given
+from hypothesis import strategies as st
 
 from phloem.grammar.dfa import Dfa
 from phloem.grammar.errors import GrammarError
@@ -71,13 +73,44 @@ def test_a_unigram_model_with_metaspace_lists_its_tokens_in_order():
     assert Vocabulary.from_tokenizers(written).tokens == (b" a", b"<0x41>")
 
 
-def test_added_tokens_spell_their_text_unless_they_are_special():
-    added = [(2, "Ġ<tool>", False), (5, "<|im_start|>", True), (3, " x", False)]
+def test_added_tokens_spell_what_decoders_make_of_them_unless_they_are_special():
+    added = [(2, "Ġ<tool>", False), (5, "<|im_start|>", True), (3, " x", False), (4, "é", False)]
     written = Written({"a": 0, "b": 1}, pre_tokenizer=BYTE_LEVEL, added=added)
     vocabulary = Vocabulary.from_tokenizers(written, size=8)
-    assert vocabulary.tokens == (b"a", b"b", "Ġ<tool>".encode(), b" x", *[None] * 4)
+    assert vocabulary.tokens == (b"a", b"b", b" <tool>", b" x", *[None] * 4)
     assert vocabulary.special_ids == {5}
     assert vocabulary.size == 8
+
+
+PIECES = ["a", "<", "tool>", " ", "▁", "Ġ", "Ċ", "é", "Ã", "©", "日", "<0x41>", "<0xE2>", "0x41>"]
+
+
+@pytest.mark.parametrize("kind", ["byte level", "llama", "gemma", "metaspace"])
+@given(texts=st.sets(st.lists(st.sampled_from(PIECES), min_size=1).map("".join), max_size=20))
+def test_every_token_spells_what_its_tokenizer_decodes_it_to(kind, texts):
+    tokenizers = pytest.importorskip("tokenizers")
+    of = tokenizers.decoders
+    parts = [of.Replace("▁", " "), of.ByteFallback(), of.Fuse()]
+    decoder = {
+        "byte level": of.ByteLevel(),
+        "llama": of.Sequence([*parts, of.Strip(" ", 1, 0)]),
+        "gemma": of.Sequence(parts),
+        "metaspace": of.Metaspace(),
+    }[kind]
+    known, added = sorted(texts)[::2], sorted(texts)[1::2]
+    model = tokenizers.models.BPE({text: id for id, text in enumerate(["x", *known])}, [])
+    made = tokenizers.Tokenizer(model)
+    made.decoder = decoder
+    made.add_tokens([tokenizers.AddedToken(text, special=False) for text in added])
+    vocabulary = Vocabulary.from_tokenizers(made)
+    for id, spelled in enumerate(vocabulary.tokens):
+        decoded = made.decode([0, id], skip_special_tokens=False)[1:]  # decoders strip the first
+        if "\ufffd" not in decoded:
+            assert spelled == decoded.encode()
+        elif id <= len(known):
+            assert spelled.decode(errors="replace") == decoded
+        else:
+            assert spelled is None
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,17 @@ def read_tokenizer(text: str) -> tuple[list[bytes | None], set[int]]:
         )
     last = max([*vocabulary.values(), *(token["id"] for token in added)], default=-1)
     tokens: list[bytes | None] = [None] * (last + 1)
+
+    def spelled(token: str) -> bytes:
+        return _byte_level(token) if byte_level else _plain(token, replaced, kinds)
+
     for token, id in vocabulary.items():
-        tokens[id] = _byte_level(token) if byte_level else _plain(token, replaced, kinds)
-    special = set()
+        tokens[id] = spelled(token)
+    special = {token["id"] for token in added if token["special"]}
     for token in added:
-        if token["special"]:
-            special.add(token["id"])
-        # An added token stands for its text as it is, outside of any alphabet.
-        tokens[token["id"]] = None if token["special"] else token["content"].encode()
+        # Decoders read an added token as any other, in whatever alphabet it was meant.
+        whole = _whole_characters(spelled(token["content"]))
+        tokens[token["id"]] = None if token["special"] else whole
     return tokens, special
 
 
@@ -94,6 +97,15 @@ def _byte_level(token: str) -> bytes:
         return bytes(_BYTE_OF[char] for char in token)
     except KeyError:
         return token.encode()  # as the decoder does with tokens outside of the alphabet
+
+
+def _whole_characters(text: bytes) -> bytes | None:
+    """The same, or None where a decoder would put a sign for bytes that are no character."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return None
+    return text
 
 
 def _byte_alphabet() -> dict[str, int]:
