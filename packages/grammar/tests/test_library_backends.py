@@ -291,3 +291,54 @@ def test_a_library_that_breaks_when_imported_is_a_missing_one(name, error, monke
     monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(ImportError, match="undefined symbol"):
         BACKENDS[name](VOCABULARY)
+
+
+HALF_PAIRS = [b"\xed\xa0\x80", b"a\xed\xbf\xbf", b"\xed\xa0\x80\xed\xb0\x80"]
+NO_UTF8 = [*HALF_PAIRS, b"\xff", b"\xc0\x80", b"\xe9", b"\xf4\x90\x80\x80", b"\x80"]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "quote"),
+    [(Constraint.regex("[^x]*"), b""), (Constraint.json_schema({"type": "string"}), b'"')],
+)
+def test_a_text_is_utf8(backend, constraint, quote):
+    grammar = backend.compile(constraint)
+    assert grammar.accepts(quote + "한\U0010ffff\ud7ff\ue000".encode() + quote)
+    assert [text for text in NO_UTF8 if grammar.accepts(quote + text + quote)] == []
+    for lone in ("\ud800", "a\udfff"):
+        assert not grammar.accepts(f"{quote.decode()}{lone}{quote.decode()}")
+
+
+@pytest.mark.parametrize("kind", [BACKENDS["xgrammar"], BACKENDS["llguidance"]])
+def test_no_tokens_make_half_a_surrogate_pair(kind):
+    made(kind.name)
+    pieces = [b"\xed\xa0", b"b\xed", b"\xa0\x80", b"\x9f\xbf", b"\xed\x9f\xbf", b"\xa0"]
+    vocabulary = Vocabulary([*(bytes([byte]) for byte in range(256)), None, *pieces], [256])
+    half, b_first, second, last, character, _ = range(257, 263)
+
+    def legal(matcher):
+        mask = np.zeros((1, vocabulary.words), np.int32)
+        matcher.fill_mask(mask, 0)
+        return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+
+    matcher = kind(vocabulary).compile(Constraint.regex("[^x]*")).matcher()
+    assert half not in legal(matcher)
+    assert not matcher.accept(half)
+    for first in (0xED, b_first):
+        before = legal(matcher)
+        assert matcher.accept(first)
+        going_on = legal(matcher)
+        assert {*range(0x80, 0xA0), last} == going_on
+        assert not any(matcher.fork().accept(token) for token in (0xA0, 0xBF, second))
+        matcher.rollback(1)
+        assert legal(matcher) == before
+    assert matcher.accept(b_first)
+    fork = matcher.fork()
+    assert fork.accept(last)
+    assert not fork.accept(0x80)
+    assert fork.accept(character)
+    fork.rollback(2)
+    assert not fork.accept(second)
+    assert matcher.accept(0x9F)
+    assert legal(matcher) >= {0xA0, 0xBF}
+    assert matcher.accept(0xA0)

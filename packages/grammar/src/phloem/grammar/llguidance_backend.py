@@ -24,6 +24,7 @@ from phloem.grammar.libraries.loading import library_version, load_library
 from phloem.grammar.libraries.matcher import TokenSets, WrappedMatcher, token_sets
 from phloem.grammar.libraries.regex_subset import translate
 from phloem.grammar.libraries.schema_subset import adapt_schema
+from phloem.grammar.libraries.utf8 import utf8
 from phloem.grammar.sealed import seal, unseal
 from phloem.grammar.vocabulary import Vocabulary
 
@@ -155,9 +156,11 @@ class LLGrammar:
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether a whole text is legal."""
-        data = list(text.encode() if isinstance(text, str) else text)
+        data = utf8(text)
+        if data is None:
+            return False
         matcher = self._library.LLMatcher(self._bytes, self._source, log_level=0)
-        return bool(matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting())
+        return bool(matcher.try_consume_tokens(list(data)) == len(data) and matcher.is_accepting())
 
     def allows_anything(self) -> bool:
         """Whether a text may begin, or be empty."""

@@ -1,9 +1,19 @@
-"""The distinct mask rows of a grammar, in one array so that a batch is one gather."""
+"""Rows of masks: one of token ids, and the distinct ones of a grammar in one array, so that a batch
+is one gather."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+
+from phloem.grammar.dfa.table import Ints
+
+
+def row_of(tokens: Ints | list[int], words: int) -> npt.NDArray[np.int32]:
+    """Some tokens as one row of a mask: int32 [words]."""
+    bits = np.zeros(words * 32, bool)
+    bits[tokens] = True
+    return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32, copy=False)
 
 
 class MaskRows:
@@ -12,6 +22,8 @@ class MaskRows:
     def __init__(self, words: int, limit: int) -> None:
         self._most = max(limit // max(4 * words, 1), 1)
         self._words = words
+        self.generation = 0
+        """Row numbers are good for one generation."""
         self.clear()
 
     def clear(self) -> None:
@@ -19,8 +31,7 @@ class MaskRows:
         self._numbers: dict[bytes, int] = {}
         self.array: npt.NDArray[np.int32] = np.zeros((4, self._words), np.int32)
         """[capacity, words]; replaced when it grows."""
-        self.generation = getattr(self, "generation", 0) + 1
-        """Row numbers are good for one generation."""
+        self.generation += 1
 
     @property
     def is_full(self) -> bool:

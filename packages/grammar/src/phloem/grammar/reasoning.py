@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from phloem.grammar.base import Matcher
 from phloem.grammar.errors import GrammarError
+from phloem.grammar.mask_rows import row_of
 from phloem.grammar.vocabulary import Vocabulary
 
 
@@ -37,7 +38,7 @@ class Reasoning:
                 "are no stop tokens"
             )
         self.end = tuple(end)
-        self.free = _mask(known, vocabulary.words)
+        self.free = row_of(sorted(known), vocabulary.words)
         """int32 [words]: the tokens that thinking may consist of; no stop tokens, no holes."""
         self._falls_back_to = _borders(self.end)
 
@@ -185,9 +186,3 @@ def _borders(words: Sequence[int]) -> list[int]:
         length += words[length] == words[index]
         borders[index] = length
     return borders
-
-
-def _mask(ids: set[int], words: int) -> npt.NDArray[np.int32]:
-    bits = np.zeros(words * 32, np.uint8)
-    bits[list(ids)] = 1
-    return np.packbits(bits, bitorder="little").view(np.int32)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from phloem.grammar.automaton import Region
 from phloem.grammar.branches import Branch
-from phloem.grammar.dfa.table import Bools, Ints
+from phloem.grammar.mask_rows import row_of
 from phloem.grammar.token_trie import Sweep
 from phloem.grammar.vocabulary import Vocabulary
 
@@ -159,18 +159,6 @@ def _kept(
     else:
         known.move_to_end(key)
     return found
-
-
-def row_of(tokens: Ints | list[int], words: int) -> Row:
-    """Some tokens as a row of a mask."""
-    bits: Bools = np.zeros(words * 32, bool)
-    bits[tokens] = True
-    return packed(bits)
-
-
-def packed(bits: Bools) -> Row:
-    """Booleans [32 * words] as one row of a mask, int32 [words]."""
-    return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32, copy=False)
 
 
 _OUTLINES = 1024  # of about 6 KB for 50,000 tokens

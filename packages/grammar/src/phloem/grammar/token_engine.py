@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from phloem.grammar.automaton import UNSPELLABLE, Cursor, Region
 from phloem.grammar.branches import Branch
-from phloem.grammar.mask_rows import MaskRows
-from phloem.grammar.sweeps import Exit, Outline, Sweeps, row_of
+from phloem.grammar.mask_rows import MaskRows, row_of
+from phloem.grammar.sweeps import Exit, Outline, Sweeps
 from phloem.grammar.vocabulary import Vocabulary
 
 

@@ -20,6 +20,7 @@ from phloem.grammar.libraries.loading import library_version, load_library
 from phloem.grammar.libraries.matcher import TokenSets, WrappedMatcher, token_sets
 from phloem.grammar.libraries.regex_subset import translate
 from phloem.grammar.libraries.schema_subset import adapt_schema
+from phloem.grammar.libraries.utf8 import SurrogateTokens, surrogate_tokens, utf8
 from phloem.grammar.libraries.xgrammar_rules import REGEX, SCHEMAS, check_ebnf
 from phloem.grammar.sealed import seal, unseal
 from phloem.grammar.vocabulary import Vocabulary
@@ -39,7 +40,8 @@ class XGrammarBackend:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._library = load_library("xgrammar")
-        self._sets = token_sets(vocabulary)
+        self._surrogates = surrogate_tokens(vocabulary)
+        self._sets = token_sets(vocabulary, without=self._surrogates.whole)
         # A token without bytes is special to xgrammar: never matched by a text.
         texts = [token or b"" for token in vocabulary.tokens]
         self._info = self._library.TokenizerInfo(
@@ -98,7 +100,7 @@ class XGrammarBackend:
         return self._grammar(compiled)
 
     def _grammar(self, compiled: Any) -> XGrammar:
-        return XGrammar(self._library, compiled, self._sets, self._header)
+        return XGrammar(self._library, compiled, self._sets, self._surrogates, self._header)
 
     def _source(self, constraint: Constraint) -> str:
         """What to give to xgrammar: a schema, a regular expression or a grammar in EBNF."""
@@ -134,21 +136,31 @@ class XGrammar:
     """A constraint compiled by xgrammar."""
 
     def __init__(
-        self, library: Any, compiled: Any, sets: TokenSets, header: dict[str, str]
+        self,
+        library: Any,
+        compiled: Any,
+        sets: TokenSets,
+        surrogates: SurrogateTokens,
+        header: dict[str, str],
     ) -> None:
         self._library = library
         self._compiled = compiled
         self._sets = sets
+        self._surrogates = surrogates
         self._header = header
 
     def matcher(self) -> WrappedMatcher:
         """A matcher at the beginning of a text."""
-        return WrappedMatcher(_Parser(self._library.GrammarMatcher(self._compiled)), self._sets)
+        parser = _Parser(self._library.GrammarMatcher(self._compiled), self._surrogates)
+        return WrappedMatcher(parser, self._sets)
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether a whole text is legal."""
+        data = utf8(text)
+        if data is None:
+            return False
         matcher = self._library.GrammarMatcher(self._compiled)
-        return bool((not text or matcher.accept_string(text)) and matcher.is_completed())
+        return bool((not data or matcher.accept_string(data)) and matcher.is_completed())
 
     def allows_anything(self) -> bool:
         """Whether a text may begin, or be empty."""
@@ -161,20 +173,43 @@ class XGrammar:
 
 
 class _Parser:
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, surrogates: SurrogateTokens) -> None:
         self._matcher = matcher
+        self._surrogates = surrogates
+        self._taken = 0
+        self._firsts: list[int] = []
+        """After how many tokens half a surrogate pair could have begun."""
 
     def accept(self, token: int) -> bool:
-        return bool(self._matcher.accept_token(token))
+        if self._may_go_on and token in self._surrogates.second:
+            return False
+        if not self._matcher.accept_token(token):
+            return False
+        self._taken += 1
+        if token in self._surrogates.first:
+            self._firsts.append(self._taken)
+        return True
 
     def fill(self, words: npt.NDArray[np.int32]) -> None:
         self._matcher.fill_next_token_bitmask(words[np.newaxis])
+        if self._may_go_on:
+            words &= self._surrogates.not_second
 
     def rollback(self, count: int) -> None:
         self._matcher.rollback(count)
+        self._taken -= count
+        while self._firsts and self._firsts[-1] > self._taken:
+            self._firsts.pop()
 
     def fork(self) -> _Parser:
-        return _Parser(self._matcher.fork())
+        other = _Parser(self._matcher.fork(), self._surrogates)
+        other._taken = self._taken
+        other._firsts = self._firsts.copy()
+        return other
+
+    @property
+    def _may_go_on(self) -> bool:
+        return bool(self._firsts) and self._firsts[-1] == self._taken
 
     @property
     def is_complete(self) -> bool:

@@ -6,7 +6,7 @@ takes them itself. What follows a text inside a library is behind `TextParser`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phloem.grammar.errors import GrammarError
+from phloem.grammar.mask_rows import row_of
 from phloem.grammar.vocabulary import Vocabulary
 
 
@@ -148,8 +149,8 @@ class WrappedMatcher:
         return None
 
 
-def token_sets(vocabulary: Vocabulary) -> TokenSets:
-    """The sets of a vocabulary.
+def token_sets(vocabulary: Vocabulary, without: Collection[int] = ()) -> TokenSets:
+    """The sets of a vocabulary, as if the tokens `without` had no bytes.
 
     Raises:
         GrammarError: if it has no stop token, without which these libraries end no text.
@@ -158,17 +159,10 @@ def token_sets(vocabulary: Vocabulary) -> TokenSets:
         raise GrammarError(
             "the vocabulary has no stop token: give stop_ids, or use the fsm backend"
         )
-    texts = [id for id, token in enumerate(vocabulary.tokens) if token is not None]
+    texts = {id for id, token in enumerate(vocabulary.tokens) if token is not None}
     return TokenSets(
         size=vocabulary.size,
-        text=_mask(texts, vocabulary.size),
-        stop=_mask(vocabulary.stop_ids, vocabulary.size),
+        text=row_of(sorted(texts.difference(without)), vocabulary.words),
+        stop=row_of(sorted(vocabulary.stop_ids), vocabulary.words),
         stop_ids=frozenset(vocabulary.stop_ids),
     )
-
-
-def _mask(ids: Sequence[int], size: int) -> npt.NDArray[np.int32]:
-    """Ids as a mask: int32 [ceil(size / 32)]."""
-    bits = np.zeros(-(-size // 32) * 32, dtype=np.uint8)
-    bits[list(ids)] = 1
-    return np.packbits(bits, bitorder="little").view(np.int32)
