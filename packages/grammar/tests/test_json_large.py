@@ -100,3 +100,20 @@ def test_texts_come_shortest_first_and_each_once(pattern):
 
 def _is_used(dfa: Dfa, byte: int) -> bool:
     return bool((dfa.table.next[:, dfa.table.classes[byte]] >= 0).any())
+
+
+def test_many_alternatives_that_any_name_can_begin_are_refused():
+    def union(count, **more):
+        named = [
+            {"type": "object", "properties": {f"k{n}": {"type": "null"}}, "required": [f"k{n}"]}
+            for n in range(count)
+        ]
+        return {"anyOf": [{**each, **more} for each in named]}
+
+    assert compiled(union(32), property_order="free").accepts('{"x":1,"k7":null}')
+    with pytest.raises(ConstraintTooComplex, match="more than 32 alternatives at one place"):
+        compiled(union(33), property_order="free")
+    # What is required comes first, or nothing else may come: they are told apart by the name.
+    assert compiled(union(100)).accepts('{"k70":null,"x":1}')
+    closed = union(100, additionalProperties=False)
+    assert compiled(closed, property_order="free").accepts('{"k70":null}')

@@ -73,7 +73,9 @@ def distances(table: Table, budget: Budget = _DEFAULT) -> Ints:
 
 def heights(table: Table, budget: Budget = _DEFAULT) -> Ints:
     """The most bytes that can follow a state, [states]; -1 where there is no such limit."""
-    if has_few_edges(table):
+    if (
+        table.next.size <= _MANY_EDGES
+    ):  # levels are often narrow, and there may be as many as states
         return np.array(few_heights(sources_of(table.next)), np.int32)
     predecessors = Predecessors(table.next)
     result = np.full(len(table.accepting), -1, np.int32)
@@ -140,3 +142,4 @@ def few_heights(sources: list[list[int]]) -> list[int]:
 
 
 _FEW_EDGES = 1 << 16
+_MANY_EDGES = 1 << 20

@@ -93,6 +93,8 @@ class JsonMachine:
         for node in self.nodes:
             for array in node.arrays:
                 array.settle()
+            for string in node.strings:
+                string.prepare()
         self.levels = Levels()
         self.regions = Regions(self)
         self._cursors: dict[tuple[object, ...], ref[JsonCursor]] = {}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from phloem.grammar.dfa import Dfa
+from phloem.grammar.errors import ConstraintTooComplex
 from phloem.grammar.json_machine.arrays import ArrayMachine
 from phloem.grammar.json_machine.objects import ObjectMachine
 from phloem.grammar.json_machine.paths import Paths
@@ -15,6 +16,9 @@ from phloem.grammar.json_schema.shape import Node, NodeId, StringShape
 
 FILLER = b"a"
 """The character of which the shortest strings of some length are made."""
+_LARGE = 512
+_MOST_OPEN = 32
+"""Each of them is followed through each of the names, so a mask takes as many times as long."""
 
 
 class NumberMachine:
@@ -35,6 +39,11 @@ class StringMachine:
         self.most = shape.max_chars
         self.is_counted = bool(shape.min_chars) or shape.max_chars is not None
         self._firsts: dict[tuple[int, bool], frozenset[int]] = {}
+
+    def prepare(self) -> None:
+        """Find out what takes long of a large DFA now, rather than for the first mask."""
+        if self.dfa.states > _LARGE and self.most is None:
+            _ = self.paths.heights
 
     def step(self, state: int, count: int, byte: int) -> tuple[int, int] | None:
         """The state after one more byte of content; the count is of characters begun."""
@@ -93,6 +102,12 @@ class NodeMachine:
         self.arrays = tuple(array for array in arrays if array.is_live(*array.first))
         objects = (ObjectMachine(shape, weights, is_free) for shape in node.objects)
         self.objects = tuple(item for item in objects if item.is_live())
+        if sum(bool(item.start.classes) for item in self.objects) > _MOST_OPEN:
+            raise ConstraintTooComplex(
+                f"more than {_MOST_OPEN} alternatives at one place are objects that any name can "
+                "begin: set 'additionalProperties' to false in them, or require what tells them "
+                "apart and let properties come in their order"
+            )
 
     @cached_property
     def first_bytes(self) -> bytes:
