@@ -381,6 +381,14 @@ def test_a_reference_to_nothing_is_refused_where_it_stands(reference):
     assert reference in str(caught.value)
 
 
+def test_parameters_that_are_no_json_are_refused():
+    endless: dict = {"type": "object"}
+    endless["properties"] = {"a": endless}
+    for parameters in (endless, {"type": "object", "default": {1, 2}}):
+        with pytest.raises(GrammarError, match="not JSON"):
+            tool_calls([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+
+
 def test_tagged_calls_stand_in_free_text():
     grammar = BACKEND.compile(tagged_tool_calls(TOOLS))
     call = f"<tool_call>\n{FIND}\n</tool_call>"

@@ -105,6 +105,8 @@ def _moved(schema: Any, pointer: str) -> Any:
     Raises:
         GrammarError, UnsupportedConstraint: a reference leads to nothing, or it is no schema.
     """
+    if '"$ref"' not in Constraint.json_schema(schema).source:
+        return schema  # like most: to find all of its subschemas takes a while
 
     def moved(value: Any, place: str) -> Any:
         if isinstance(value, list):

@@ -84,7 +84,8 @@ async def prepare_chat(
     """
     top = _chat_logprobs(request)
     max_tokens = _chat_max_tokens(request)
-    tools = tool_use(request)
+    # In a thread: large schemas take long enough for streams to feel it.
+    tools = await asyncio.to_thread(tool_use, request) if request.tools else tool_use(request)
     constraint = _chat_constraint(frontend, request, tools)
     with refusing("messages"):
         messages = plain_messages(request.messages)
