@@ -17,7 +17,7 @@ from phloem.grammar.regex import parse
 
 
 def compiled(schema, **options):
-    return FsmBackend(byte_vocabulary()).compile(Constraint.json_schema(schema, **options))
+    return FsmBackend(byte_vocabulary(), seconds=60).compile(Constraint.json_schema(schema, **options))
 
 
 def test_the_distance_of_a_long_string_is_calculated_rather_than_counted():
@@ -28,9 +28,9 @@ def test_the_distance_of_a_long_string_is_calculated_rather_than_counted():
 
 
 def test_a_pattern_in_front_of_filler_counts_its_own_way():
-    matcher = compiled({"type": "string", "pattern": "^x{70}", "minLength": 5000}).matcher()
+    matcher = compiled({"type": "string", "pattern": "^x{70}", "minLength": 300}).matcher()
     for said, token in enumerate(b'"' + b"x" * 75):
-        assert matcher.distance_to_end() == 5002 - said
+        assert matcher.distance_to_end() == 302 - said
         assert matcher.accept(token)
 
 

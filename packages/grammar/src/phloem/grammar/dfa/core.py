@@ -169,7 +169,7 @@ class Dfa:
     def run(self, text: bytes, state: int = 0) -> int:
         """The state after some bytes, or -1."""
         rows, classes = self._rows, self._classes
-        if not rows:
+        if not self.states:
             return -1
         for byte in text:
             state = rows[state][classes[byte]]
@@ -279,8 +279,9 @@ class Dfa:
         return towards.tolist(), firsts[columns].astype(np.uint8).tobytes()
 
     @cached_property
-    def _rows(self) -> list[list[int]]:
-        return self.table.next.tolist()  # type: ignore[no-any-return]
+    def _rows(self) -> list[list[int]] | _RowsByBlock:
+        few = self.states <= _BLOCK
+        return self.table.next.tolist() if few else _RowsByBlock(self.table.next)
 
     @cached_property
     def _classes(self) -> bytes:
@@ -300,6 +301,23 @@ class Dfa:
             GrammarError: if the bytes are damaged.
         """
         return _deserialized_once(data) if len(data) <= _OFTEN else _deserialized(data)
+
+
+class _RowsByBlock(dict[int, list[int]]):
+    """The rows of a large table by state, made lists a block at a time when one is asked for."""
+
+    def __init__(self, table: Ints) -> None:
+        super().__init__()
+        self._table = table
+
+    def __missing__(self, state: int) -> list[int]:
+        begin = state - state % _BLOCK
+        block = self._table[begin : begin + _BLOCK].tolist()
+        self.update(zip(range(begin, begin + _BLOCK), block, strict=False))
+        return block[state - begin]  # type: ignore[no-any-return]
+
+
+_BLOCK = 512
 
 
 def _deserialized(data: bytes) -> Dfa:

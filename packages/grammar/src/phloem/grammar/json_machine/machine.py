@@ -93,10 +93,13 @@ class JsonMachine:
         for node in self.nodes:
             for array in node.arrays:
                 array.settle()
-            for string in node.strings:
-                string.prepare()
         self.levels = Levels()
         self.regions = Regions(self)
+        for string in (string for node in self.nodes for string in node.strings):
+            if string.dfa.states > _MANY_STATES:
+                # What takes long of it is found out now, rather than for the first mask.
+                string.prepare()
+                self.regions.prepare(string.dfa)
         self._cursors: dict[tuple[object, ...], ref[JsonCursor]] = {}
         self._most_cursors = _FEW_CURSORS
         self._distances: Distances | None = None
@@ -185,3 +188,4 @@ class JsonMachine:
 
 
 _FEW_CURSORS = 1024
+_MANY_STATES = 512

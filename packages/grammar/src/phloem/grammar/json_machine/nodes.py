@@ -16,7 +16,6 @@ from phloem.grammar.json_schema.shape import Node, NodeId, StringShape
 
 FILLER = b"a"
 """The character of which the shortest strings of some length are made."""
-_LARGE = 512
 _MOST_OPEN = 32
 """Each of them is followed through each of the names, so a mask takes as many times as long."""
 
@@ -41,8 +40,8 @@ class StringMachine:
         self._firsts: dict[tuple[int, bool], frozenset[int]] = {}
 
     def prepare(self) -> None:
-        """Find out what takes long of a large DFA now, rather than for the first mask."""
-        if self.dfa.states > _LARGE and self.most is None:
+        """Find out how far each state is from where nothing can follow, if that matters."""
+        if self.most is None:
             _ = self.paths.heights
 
     def step(self, state: int, count: int, byte: int) -> tuple[int, int] | None:

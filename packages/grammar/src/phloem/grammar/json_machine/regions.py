@@ -61,6 +61,10 @@ class Regions:
         self._machine = machine
         self._joints: dict[tuple[tuple[Dfa, ...], tuple[int, ...]], Joint | None] = {}
 
+    def prepare(self, dfa: Dfa) -> None:
+        """Make the region of a string whose content is that of a DFA."""
+        self._joint((dfa,), (0,))
+
     def of_string(self, cursor: StringCursor) -> Region | None:
         """Where a cursor is within the content of values."""
         places = cursor.places
