@@ -74,6 +74,7 @@ REFUSED = [
     ({"not": {"uniqueItems": True}, "type": "array"}, "/not", "uniqueItems"),
     ({"$schema": D7, "prefixItems": [True]}, "", "prefixItems"),
     ({"$schema": D2020, "additionalItems": False}, "", "additionalItems"),
+    ({"prefixItems": [True], "additionalItems": False}, "", "additionalItems"),
     ({"$schema": D4, "const": 1}, "", "const"),
 ]
 
@@ -319,3 +320,19 @@ def test_hundreds_of_alternatives_are_told_apart_within_the_limit_of_time():
     ]
     graph = normalize({"anyOf": choices + choices}, budget=Budget.of_seconds(1))
     assert len(graph.nodes[graph.root].objects) == 400
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        '{"$ref": 1.5}',
+        '{"$schema": 1.5}',
+        '{"allOf": [1.5]}',
+        '{"dependencies": {"a": 1.5}}',
+        "1.5",
+    ],
+)
+def test_messages_show_values_as_json(schema):
+    with pytest.raises(GrammarError, match=r"1\.5") as caught:
+        normalize(load_schema(schema))
+    assert "Decimal" not in str(caught.value)

@@ -19,7 +19,7 @@ from phloem.grammar.json_schema.draft import (
     Draft,
     draft_of,
 )
-from phloem.grammar.json_schema.values import check_values, escape, key_of
+from phloem.grammar.json_schema.values import check_values, escape, key_of, shown
 
 _SMALL = 48
 _BOUND_TO_A_PLACE = frozenset(["$ref", "$id", "id", "$anchor", "$schema"])
@@ -76,7 +76,7 @@ class Document:
         """
         if not isinstance(reference, str):
             raise GrammarError(
-                f"$ref at {source.pointer or 'the root'} is {reference!r}: name a URI"
+                f"$ref at {source.pointer or 'the root'} is {shown(reference)}: name a URI"
             )
         uri, fragment = urldefrag(_join(source.base, reference))
         fragment = unquote(fragment)

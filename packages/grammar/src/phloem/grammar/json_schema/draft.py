@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 from phloem.grammar.errors import UnsupportedConstraint
+from phloem.grammar.json_schema.values import shown
 
 
 class Draft(IntEnum):
@@ -93,7 +94,7 @@ def draft_of(schema: Any, default: Draft) -> Draft:
         if draft is not None:
             return draft
     raise UnsupportedConstraint(
-        "", "$schema", f"{uri!r} is not one of drafts 4, 6, 7, 2019-09 and 2020-12: name one"
+        "", "$schema", f"{shown(uri)} is not one of drafts 4, 6, 7, 2019-09 and 2020-12: name one"
     )
 
 

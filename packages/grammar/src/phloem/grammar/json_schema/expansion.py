@@ -17,7 +17,7 @@ from phloem.grammar.json_schema.numbers import Numbers
 from phloem.grammar.json_schema.reader import Reader
 from phloem.grammar.json_schema.strings import Strings, StringTerm, language, texts_of
 from phloem.grammar.json_schema.terms import ArrayTerm, Form, ObjectTerm
-from phloem.grammar.json_schema.values import Number, escape, is_number, key_of
+from phloem.grammar.json_schema.values import Number, escape, is_number, key_of, shown
 
 _LOOK_AHEAD = 6
 """How many levels of children are looked into to find a term void early."""
@@ -168,7 +168,9 @@ class Expansion:
         schema, algebra = location.schema, self.algebra
         if not isinstance(schema, dict):
             place = location.pointer or "the root"
-            raise GrammarError(f"{schema!r} at {place} is not a schema: use an object or a boolean")
+            raise GrammarError(
+                f"{shown(schema)} at {place} is not a schema: use an object or a boolean"
+            )
         check_keywords(schema, location.pointer, self.document.draft)
         form = self._reader.read(location)
         if "const" in schema:

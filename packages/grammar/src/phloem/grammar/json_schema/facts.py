@@ -6,7 +6,7 @@ from typing import Any
 
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
 from phloem.grammar.json_schema.document import Location
-from phloem.grammar.json_schema.values import Number, is_number
+from phloem.grammar.json_schema.values import Number, is_number, shown
 
 _MAX_COUNT = 10**9
 
@@ -14,7 +14,9 @@ _MAX_COUNT = 10**9
 def malformed(location: Location, keyword: str, rule: str) -> GrammarError:
     """The error for a value that a keyword cannot have."""
     place = f"{location.pointer}/{keyword}"
-    return GrammarError(f"{location.schema[keyword]!r} at {place} is not legal: it must be {rule}")
+    return GrammarError(
+        f"{shown(location.schema[keyword])} at {place} is not legal: it must be {rule}"
+    )
 
 
 def count(location: Location, keyword: str) -> int | None:

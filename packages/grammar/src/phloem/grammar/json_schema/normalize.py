@@ -59,7 +59,7 @@ def normalize(
         document = Document(schema, draft)
         limits = Budget.of_seconds(20) if budget is None else budget
         expansion = Expansion(document, formats, _numbers(document, limits), limits)
-        return _Maker(expansion, Notation.of(schema)).graph()
+        return _Maker(expansion, Notation.of(document)).graph()
     except RecursionError as error:
         raise ConstraintTooComplex(
             "the schema is nested too deeply: use fewer references to references, and flatter "
@@ -75,7 +75,8 @@ def _numbers(document: Document, budget: Budget) -> Numbers:
         if isinstance(location.schema, dict) and is_number(location.schema.get("multipleOf"))
     ]
     numbers = [Number.of(value) for value in multiples]
-    return Numbers(budget, all(each.digits and divides_one(each) for each in numbers))
+    scientific = all(each.digits and divides_one(each) for each in numbers)
+    return Numbers(budget, scientific, by_text=document.draft is Draft.D4)
 
 
 @dataclass

@@ -4,16 +4,16 @@ All sets of one schema are cut to one universe of texts, within which membership
 alone; so union, intersection and difference of the automata are those of the sets. The universe is
 all decimals without an exponent and, unless a `multipleOf` forbids it, the scientific notation that
 printers of floats use: one digit before the point, at most 16 after it, an exponent of +16 to +308,
-or -1 and less. Which of a number's texts may be written is decided later, by `notation`.
+or -1 and less. Which of a number's texts may be written is decided later, by `notation`. Only
+draft 4 tells 1 from 1.0; its integers are decided by their text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from functools import lru_cache
-from math import gcd, inf, isfinite, nextafter
+from math import gcd
 from typing import TypeAlias
 
 from phloem.grammar.dfa import Budget, Dfa
@@ -25,6 +25,7 @@ from phloem.grammar.json_schema.comparison import (
     scientific_within,
 )
 from phloem.grammar.json_schema.explore import Edges, Machine, explore
+from phloem.grammar.json_schema.unions import union_of
 from phloem.grammar.json_schema.values import Number
 from phloem.grammar.regex import parse
 
@@ -37,10 +38,6 @@ _MAX_FRACTION = 16
 _FEWEST_ZEROS = 16
 _MAX_REMAINDERS = 20_000
 _MAX_PLACES = 24
-_FLOAT_DIGITS = 16
-"""Before the point; of longer numbers, only integers are written without an exponent."""
-_EXACTLY = 1200
-_LIMIT_DIGITS = 20
 
 
 def divides_one(multiple: Number) -> bool:
@@ -56,6 +53,8 @@ class Numbers:
     budget: Budget
     scientific: bool
     """Whether the universe holds scientific notation; needs `divides_one` of every multiple."""
+    by_text: bool = False
+    """Whether an integer is what is written as one, as in draft 4, and 1.0 is none."""
 
     @property
     def universe(self) -> Dfa:
@@ -65,7 +64,9 @@ class Numbers:
 
     @property
     def integers(self) -> Dfa:
-        """Numbers without a fraction, also 1.0."""
+        """Numbers without a fraction, also 1.0 where the value decides."""
+        if self.by_text:
+            return _language("-?(0|[1-9][0-9]*)")
         exponents = f"|{_MANTISSA}{_LARGE}" if self.scientific else ""
         return _language(rf"-?(0|[1-9][0-9]*)(\.0+)?{exponents}")
 
@@ -73,16 +74,14 @@ class Numbers:
         """The numbers, or with `whole` only the integers, within all of some bounds."""
         if not bounds:
             return self.integers if whole else self.universe
-        floats = [_for_floats(bound) for bound in bounds]
-        pairs = zip(bounds, floats, strict=True)
-        decimals = _decimals(
-            tuple(one if whole or _is_exact(one) else two for one, two in pairs), whole
-        )
-        return decimals.union(self._scientific(floats, whole), self.budget)
+        decimals = _decimals(tuple(bounds), whole)
+        if whole and self.by_text:
+            decimals = decimals.intersect(self.integers, self.budget)
+        return decimals.union(self._scientific(bounds, whole), self.budget)
 
     def _scientific(self, bounds: Collection[Bound], whole: bool) -> Dfa:
         """The texts with an exponent within some bounds."""
-        if not self.scientific:
+        if not self.scientific or (whole and self.by_text):
             return Dfa.empty()
         quarters = {(sign, size) for sign in ("", "-") for size in ((1,) if whole else (-1, 1))}
         near = []
@@ -139,14 +138,6 @@ class Numbers:
         return union_of(sets, self.budget)
 
 
-def union_of(sets: Sequence[Dfa], budget: Budget) -> Dfa:
-    """The union of any number of languages."""
-    if len(sets) <= 1:
-        return sets[0] if sets else Dfa.empty()
-    middle = len(sets) // 2
-    return union_of(sets[:middle], budget).union(union_of(sets[middle:], budget), budget)
-
-
 @lru_cache(maxsize=1024)
 def _language(pattern: str) -> Dfa:
     return parse(pattern)
@@ -155,38 +146,6 @@ def _language(pattern: str) -> Dfa:
 @lru_cache(maxsize=1024)
 def _decimals(bounds: tuple[Bound, ...], whole: bool) -> Dfa:
     return decimals_within(bounds, Budget(), integers=whole)
-
-
-def _is_exact(bound: Bound) -> bool:
-    """Whether only integers come near a bound, which everybody reads exactly."""
-    return len(bound.limit.digits) + bound.limit.exponent > _FLOAT_DIGITS
-
-
-@lru_cache(maxsize=1024)
-def _for_floats(bound: Bound) -> Bound:
-    """A strict bound that holds for readers of floats too.
-
-    2.9999999999999999999 is below 3, but reads as 3: the limit moves to where texts read as the
-    next float. No printer of floats writes what lies between.
-    """
-    limit = Decimal(
-        (int(bound.limit.negative), [*map(int, bound.limit.digits)], bound.limit.exponent)
-    )
-    near = float(limit)
-    if 0 in bound.relations or not near or not isfinite(near):
-        return bound
-    (side,) = bound.relations
-    following = nextafter(near, side * inf)
-    if not isfinite(following):
-        return bound
-    with localcontext() as context:
-        context.prec = _EXACTLY
-        middle = (Decimal(near) + Decimal(following)) / 2
-    rounding = ROUND_CEILING if side > 0 else ROUND_FLOOR
-    with localcontext() as context:
-        context.prec, context.rounding = _LIMIT_DIGITS, rounding
-        middle = +middle
-    return bound._replace(limit=Number.of(max(limit * side, middle * side) * side))
 
 
 def _is_within(bound: Bound, sign: str, size: int) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from phloem.grammar.dfa import Dfa
 from phloem.grammar.json_schema.formula import FALSE, TRUE, Formula
 from phloem.grammar.json_schema.judge import Judge
-from phloem.grammar.json_schema.numbers import union_of
 from phloem.grammar.json_schema.strings import ANY, any_except
 from phloem.grammar.json_schema.terms import NameClass, NameDemand, ObjectTerm, of_class
+from phloem.grammar.json_schema.unions import union_of
 
 
 def meet(judge: Judge, one: ObjectTerm, two: ObjectTerm) -> ObjectTerm | None:

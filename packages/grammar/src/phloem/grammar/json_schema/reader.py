@@ -182,6 +182,12 @@ class Reader:
             keyword, beyond = "items", "additionalItems"
         else:
             keyword, beyond = "prefixItems", "items"
+            if keyword in schema and "additionalItems" in schema:
+                raise UnsupportedConstraint(
+                    location.pointer,
+                    "additionalItems",
+                    "beside 'prefixItems' no draft knows it: use 'items' for the places behind",
+                )
         places = schema.get(keyword, [])
         if not isinstance(places, list):
             raise facts.malformed(location, keyword, "a list of schemas")

@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from phloem.grammar.dfa import Budget, Dfa
-from phloem.grammar.json_schema.numbers import union_of
 from phloem.grammar.json_schema.shape import StringShape
+from phloem.grammar.json_schema.unions import union_of
 
 ANY = Dfa.any_text()
 _FEW = 8

@@ -63,6 +63,11 @@ def key_of(value: Any) -> str:
     return json.dumps(value)
 
 
+def shown(value: Any) -> str:
+    """A value for a message, as JSON."""
+    return json.dumps(value, ensure_ascii=False, default=float)
+
+
 def escape(name: str) -> str:
     """A name as a token of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
