@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import threading
 
 from phloem.grammar.fsm_backend import FsmBackend
@@ -30,6 +31,9 @@ class CrashingBackend(FsmBackend):
             with open(what, "w") as pipe:
                 print("held", file=pipe, flush=True)
                 threading.Event().wait()
+        if way == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+            signal.pause()
         if way == "raise":
             raise KeyError("a bug of the compiler")
         return Damaged() if way == "lie" else super().compile(constraint)

@@ -384,6 +384,14 @@ def test_a_compiler_that_crashes_harms_only_its_own_request(crashing, way, strea
     assert texts(crashing, COMPLETIONS, regex="ab") == ["ab"]
 
 
+def test_a_compiler_that_somebody_kills_is_not_blamed_on_the_client(crashing):
+    """Case GR-13."""
+    body = body_of(COMPLETIONS, regex=f"kill {uuid.uuid4().hex}")
+    for _ in range(2):
+        assert crashing.post(COMPLETIONS, **body).status_code == 503
+    assert texts(crashing, COMPLETIONS, regex="ab") == ["ab"]
+
+
 # Tools.
 
 TOOLS = [

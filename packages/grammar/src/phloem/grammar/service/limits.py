@@ -30,6 +30,10 @@ BRIEF_PATIENCE = 3
 """How much longer by the clock a constraint may take that has used little processor time: the
 machine is to blame, not the constraint, unless it waits for something that never comes."""
 
+SLOWDOWN = 4
+"""After how many times `brief_seconds` by the clock a constraint counts as one that takes long when
+others wait for its worker. What it may use does not depend on that."""
+
 
 class TookTooLong(ConstraintTooComplex):
     """A constraint used its time up; on a less busy machine it might not."""

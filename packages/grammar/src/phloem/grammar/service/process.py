@@ -16,6 +16,7 @@ from phloem.grammar.service.frames import Frame, read_frame, write_frame
 from phloem.grammar.service.limits import (
     BRIEF_PATIENCE,
     LOWEST,
+    SLOWDOWN,
     Limits,
     lower_other_threads,
     processor_seconds,
@@ -101,7 +102,8 @@ class WorkerProcess:
     def ask(self, request: Frame, limits: Limits, on_long: Callable[[], None]) -> Frame:
         """Send a constraint, and wait for the answer, which is worked on at a low priority.
 
-        `on_long` is called once, when it has used more than `limits.brief_seconds`.
+        `on_long` is called, perhaps more than once, when it has used `limits.brief_seconds`, or has
+        been at it for `SLOWDOWN` times as long by the clock.
 
         Raises:
             WorkerDied: if it has ended, or ends before it answers.
@@ -117,6 +119,7 @@ class WorkerProcess:
             if not long and seconds >= limits.brief_seconds:
                 long = True
                 by_clock_limit = by_clock + limits.seconds * limits.patience
+            if long or by_clock >= limits.brief_seconds * SLOWDOWN:
                 on_long()
             left = min(limits.seconds - seconds, by_clock_limit - by_clock)
             if left <= 0:

@@ -1,9 +1,9 @@
 """Whose turn it is: which job a worker takes next, and which must make room for others.
 
 What a constraint will cost is seen only by compiling it. So each starts as a new one, and is a long
-one once it has used `Limits.brief_seconds`. Long ones keep all workers but one to themselves, first
-come first served, and new ones the last: few that take long hold up only each other. Processes and
-threads are `pool`'s.
+one once it has used `Limits.brief_seconds`, or taken `SLOWDOWN` times as long by the clock. Long
+ones keep all workers but one to themselves, first come first served, and new ones the last: few
+that take long hold up only each other. Processes and threads are `pool`'s.
 """
 
 from __future__ import annotations
