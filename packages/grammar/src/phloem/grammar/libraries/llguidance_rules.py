@@ -1,9 +1,9 @@
 """What llguidance enforces, found out by running it.
 
 It knows what it does not implement, and says so; left to refuse are the combinations in which it is
-more lenient, or reads a schema differently. Strings get no `\\u` escapes here: with them, an
-undeclared property could have a declared name, written with an escape. So control characters but
-for `\\b \\f \\n \\r \\t` cannot be written by a text.
+more lenient, or reads a schema differently, and numbers that it would round. Strings get no `\\u`
+escapes here: with them, an undeclared property could have a declared name, written with an escape.
+So control characters but for `\\b \\f \\n \\r \\t` cannot be written by a text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Importing a library that is an extra of this package, with a cure where it is missing."""
+"""Importing a library that is an extra of this package, with a cure where that fails."""
 
 from __future__ import annotations
 
