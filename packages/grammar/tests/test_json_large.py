@@ -17,7 +17,9 @@ from phloem.grammar.regex import parse
 
 
 def compiled(schema, **options):
-    return FsmBackend(byte_vocabulary(), seconds=60).compile(Constraint.json_schema(schema, **options))
+    return FsmBackend(byte_vocabulary(), seconds=60).compile(
+        Constraint.json_schema(schema, **options)
+    )
 
 
 def test_the_distance_of_a_long_string_is_calculated_rather_than_counted():
@@ -117,3 +119,13 @@ def test_many_alternatives_that_any_name_can_begin_are_refused():
     assert compiled(union(100)).accepts('{"k70":null,"x":1}')
     closed = union(100, additionalProperties=False)
     assert compiled(closed, property_order="free").accepts('{"k70":null}')
+
+
+def test_each_token_of_an_array_of_many_places_comes_one_nearer():
+    places = [{"type": "null"}, {"type": "boolean"}, {"type": "array"}] * 20
+    matcher = compiled({"type": "array", "prefixItems": places, "minItems": 10**6}).matcher()
+    told = matcher.distance_to_end()
+    assert told == len("[" + "null,true,[]," * 20) + 2 * (10**6 - 60)
+    for said, token in enumerate(b"[" + b"null,true,[]," * 20 + b"7,7,7"):
+        assert matcher.distance_to_end() == told - said
+        assert matcher.accept(token)

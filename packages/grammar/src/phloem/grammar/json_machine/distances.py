@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import singledispatchmethod
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -65,6 +66,7 @@ class Distances:
         self._rests: dict[tuple[StringMachine | NumberMachine, int, int], int] = {}
         self._levels: WeakKeyDictionary[Level, int] = WeakKeyDictionary()
         self._declared: dict[ObjectMachine, tuple[_Longs, _Longs]] = {}
+        self._sums: dict[ArrayMachine, list[int]] = {}
         self._states: WeakKeyDictionary[Container, int] = WeakKeyDictionary()
         self._nodes = [UNSPELLABLE] * len(machine.nodes)
         self._node_costs = np.array(self._nodes, np.int64)
@@ -211,14 +213,26 @@ class Distances:
         total, comma = 0, self.literal(b",")
         machine = state.machine
         while not state.closable:
-            if not state.demands and state.index >= len(machine.shape.prefix):
-                rest = machine.shape.rest
-                missing = machine.shape.min_items - state.index
-                total += missing * (comma + (0 if rest is None else self._nodes[rest]))
+            if not state.demands:
+                total += self._items_from(machine, state.index)
                 break
             node, state = state.cheapest()
             total += comma + self._nodes[node]
         return total + self.literal(b"]")
+
+    def _items_from(self, machine: ArrayMachine, index: int) -> int:
+        """The items from one on that an array without demands has at least, with their commas."""
+        shape, comma = machine.shape, self.literal(b",")
+        sums = self._sums.get(machine)
+        if sums is None:
+            # What is summed is what the shortest array has, so it is known before the array is.
+            costs = [comma + self._nodes[node] for node in shape.prefix[: shape.min_items]]
+            sums = self._sums[machine] = [0, *accumulate(costs)]
+        total = sums[-1] - sums[min(index, len(sums) - 1)]
+        missing = shape.min_items - max(index, len(shape.prefix))
+        if missing > 0:
+            total += missing * (comma + (0 if shape.rest is None else self._nodes[shape.rest]))
+        return total
 
     def _of_member(self, state: Container, before: bytes) -> int:
         """The next member by the cheapest way, behind `before`, and the rest of the container."""
