@@ -241,9 +241,8 @@ def _language(pattern: str) -> Dfa:
 
 def _multiples(document: Document) -> Iterator[_Value]:
     for location in document.locations:
-        multiple = location.schema.get("multipleOf") if isinstance(location.schema, dict) else None
-        if is_number(multiple):
-            yield multiple
+        if isinstance(location.schema, dict) and is_number(location.schema.get("multipleOf")):
+            yield location.schema["multipleOf"]
 
 
 def _compared(document: Document) -> Iterator[_Value]:
