@@ -136,8 +136,10 @@ class TokenTrie:
                 if self._child_counts[child]:
                     pending.append((child, target))
         return self._swept(
-            *(np.array(part, np.int32) for part in (tokens, ends)),
-            *(np.array(part, np.int64) for part in (exits, exit_states)),
+            np.array(tokens, np.int32),
+            np.array(ends, np.int32),
+            np.array(exits, np.int64),
+            np.array(exit_states, np.int64),
         )
 
     def _sweep_all(self, dfa: Dfa, state: int) -> Sweep:

@@ -13,17 +13,15 @@ namespace phloem {
 namespace {
 
 using Tile = void (*)(const Panels&, const LinearInput&, int k, int row, float* y);
-// By number of rows, less 1.
-using Tiles = std::array<Tile, MAX_I8_TILE>;
+using Tiles = std::array<Tile, MAX_TILE>;
 
-template <size_t... I, size_t... J>
-constexpr std::array<Tiles, 4> tiles_of_kinds(std::index_sequence<I...>,
-                                              std::index_sequence<J...>) {
-  return {{{tile_f32<I + 1>...}, {tile_q8<I + 1>...}, {tile_q4<I + 1>...}, {tile_i8<J + 1>...}}};
+template <size_t... I>
+constexpr std::array<Tiles, 4> tiles_of_kinds(std::index_sequence<I...>) {
+  return {{{tile_f32<I + 1>...}, {tile_q8<I + 1>...}, {tile_q4<I + 1>...}, {tile_i8<I + 1>...}}};
 }
 
-constexpr std::array<Tiles, 4> TILES = tiles_of_kinds(std::make_index_sequence<MAX_TILE>{},
-                                                      std::make_index_sequence<MAX_I8_TILE>{});
+// By kind and number of rows, less 1.
+constexpr std::array<Tiles, 4> TILES = tiles_of_kinds(std::make_index_sequence<MAX_TILE>{});
 
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -60,7 +58,6 @@ class Job {
   const Then then_;
   const size_t panel_bytes_;
   const int panels_, pairs_;
-  const int tile_;      // most rows of a tile
   int block_, blocks_;  // rows
   int run_, runs_;      // pairs
 };
@@ -85,11 +82,10 @@ Job::Job(const phloem_weight& weight, const LinearInput& x, float* out, int64_t 
       then_(then),
       panel_bytes_(panel_bytes(weight.kind, weight.k)),
       panels_(phloem::panels_of(weight.n)),
-      pairs_(ceil_div(panels_, PAIR)),
-      tile_(weight.kind == PHLOEM_I8 ? MAX_I8_TILE : MAX_TILE) {
+      pairs_(ceil_div(panels_, PAIR)) {
   const bool is_float = weight.kind == PHLOEM_F32;
   blocks_ = ceil_div(x.rows, is_float ? 96 : 192);
-  block_ = ceil_div(ceil_div(x.rows, blocks_), tile_) * tile_;
+  block_ = ceil_div(ceil_div(x.rows, blocks_), MAX_TILE) * MAX_TILE;
   blocks_ = ceil_div(x.rows, block_);
   const float products = static_cast<float>(PAIR * PANEL) * weight.k * std::min(block_, x.rows);
   const float pair_ns = std::max(PAIR * panel_bytes_ / BYTES_PER_NS,
@@ -125,11 +121,11 @@ Panels Job::panels_of(int pair) const {
 
 // The rows in tiles of about equal size.
 void Job::run_pair(int pair, int next, int row, int end) const {
-  const int tiles = ceil_div(end - row, tile_);
+  const int tiles = ceil_div(end - row, MAX_TILE);
   for (int tile = 0; tile < tiles; ++tile) {
     const int rows = ceil_div(end - row, tiles - tile);
     ask_for_output(pair, row, rows);
-    alignas(64) float y[MAX_I8_TILE * PAIR * PANEL];
+    alignas(64) float y[MAX_TILE * PAIR * PANEL];
     const Panels panels = panels_of_tile(pair, next, tile, tiles, rows);
     TILES[weight_.kind][rows - 1](panels, x_, weight_.k, row, y);
     if (x_.quantized.terms == 2) add_second_term(panels, row, rows, y);

@@ -17,9 +17,7 @@ namespace phloem {
 constexpr int PAIR = 2;
 // Registers that a row of a tile takes for its sums.
 constexpr int PARTS = PANEL / native::WIDTH, COLUMNS = PAIR * PARTS;
-// The most rows of a tile: those of PHLOEM_I8 keep nothing but sums of integers in registers.
 constexpr int MAX_TILE = native::WIDTH == 16 ? 6 : native::WIDTH == 8 ? 2 : 1;
-constexpr int MAX_I8_TILE = native::WIDTH == 16 ? 8 : MAX_TILE;
 
 // The panels of a tile, and what it asks memory for meanwhile: with each step `lines` cache lines,
 // as far into other memory as the step is into its panel. They go to the second level of caches:
