@@ -305,7 +305,8 @@ class TestEnds:
         engine.generate("abc", GREEDY)
         del engine
         gc.collect()
-        assert set(threading.enumerate()) == before
+        # Threads of earlier engines may end meanwhile.
+        assert set(threading.enumerate()) <= before
 
     def test_shutdown_gives_the_model_back(self, tiny_llama, monkeypatch):
         seen = []
