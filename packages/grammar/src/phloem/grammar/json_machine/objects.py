@@ -16,7 +16,6 @@ from phloem.grammar.json_machine.paths import Paths, ShortestTexts
 from phloem.grammar.json_machine.weights import INFINITE
 from phloem.grammar.json_schema.shape import NodeId, ObjectShape
 
-_MOST_DEMANDS = 6
 _MOST_FREE_NAMES = 64
 _MOST_KNOWN = 256
 UNKNOWN = b"\xff"
@@ -113,12 +112,11 @@ class ObjectMachine:
         self.others = [(other.names, other.node, other.fulfils) for other in shape.others]
         self.paths = [Paths(names) for names, _, _ in self.others]
         missing = shape.min_properties - self.required.bit_count()
-        if shape.demands > _MOST_DEMANDS or (self.others and missing > _MOST_FREE_NAMES):
+        if self.others and missing > _MOST_FREE_NAMES:
             raise ConstraintTooComplex(
-                f"an object with {shape.demands} demands on its names and at least "
-                f"{shape.min_properties} properties has too many states: demand at most "
-                f"{_MOST_DEMANDS}, and at most {_MOST_FREE_NAMES} properties beyond the required "
-                "ones where names that are not declared are allowed"
+                f"an object of at least {shape.min_properties} properties has too many states: "
+                f"demand at most {_MOST_FREE_NAMES} properties beyond the required ones where "
+                "names that are not declared are allowed"
             )
         self._limited = bool(self.fewest or shape.demands) or (shape.max_properties is not None)
         self.needs_names = bool(self.others) and bool(self.fewest or shape.demands)
