@@ -7,7 +7,7 @@
 //
 // One scale for a whole token costs SmolLM2-135M 2.7 % of its perplexity, one for 32 elements
 // nothing that could be told from noise: a few channels are much larger than the rest. One scale is
-// for models that were rotated until no channel is (phloem.model_runner.rotation).
+// for models that were rotated until no channel is (phloem.model_runner.models.rotated).
 //
 // Where 32 elements are still too coarse an input is a sum of two terms: what the first leaves of x
 // is quantized in the same way.
