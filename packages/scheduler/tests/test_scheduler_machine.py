@@ -196,7 +196,6 @@ def test_random_traffic(harness, output_alone, any_script):
             rid = f"r{len(self.h.outputs)}"
             params = {"ignore_eos": ignore_eos, "stop_token_ids": stop_ids}
             if language is not None:
-                self.languages[rid] = language
                 params |= constraint(language)
             try:
                 request = self.h.add(rid, prompt, max_new_tokens=max_new, **params, **who)
@@ -204,7 +203,10 @@ def test_random_traffic(harness, output_alone, any_script):
                 page = self.h.manager.page_size
                 assert len(prompt) + max_new > min(100, self.h.manager.capacity - 2 * page + 1)
                 return
+            # Who is refused leaves nothing: the next to come takes the same name.
             self.accepted[rid] = (prompt, max_new, ignore_eos, stop_ids)
+            if language is not None:
+                self.languages[rid] = language
             self.waits.came(request)
 
         @rule(steps=st.integers(1, 12))
