@@ -69,12 +69,12 @@ def greedy(tokens: GreedyTokens, rows: npt.NDArray[np.int64]) -> Sampled:
 
 def bits_of_rows(masks: TokenMasks, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """Masks `[n, words]` of batch rows `rows` `[n]`, ascending; all ones where a row has none."""
-    if np.array_equal(masks.index, rows):
-        return masks.bits
-    bits = np.full((len(rows), masks.bits.shape[1]), -1, np.int32)
-    wanted = np.isin(masks.index, rows)
-    bits[np.searchsorted(rows, masks.index[wanted])] = masks.bits[wanted]
-    return bits
+    places, bits = _placed(masks, rows)
+    if len(places) == len(rows):
+        return bits
+    every = np.full((len(rows), bits.shape[1]), -1, np.int32)
+    every[places] = bits
+    return every
 
 
 class Sampler:
@@ -192,14 +192,20 @@ def _without_logprobs(
 
 def _apply_masks(ops: Ops, logits: Tensor, rows: npt.NDArray[np.int64], masks: TokenMasks) -> None:
     """Forbid what masks do, in the rows of logits of their batch rows; others have none."""
-    if not len(masks.index):
-        return
-    place, bits = masks.index.astype(np.int64), masks.bits
-    if max(rows[-1], masks.index[-1]) >= len(rows):  # not all of the batch samples
-        found = np.isin(masks.index, rows)
-        place, bits = np.searchsorted(rows, masks.index[found]), bits[found]
-    if len(place):
-        ops.apply_token_bitmask(logits, place, bits)
+    places, bits = _placed(masks, rows)
+    if len(places):
+        ops.apply_token_bitmask(logits, places, bits)
+
+
+def _placed(
+    masks: TokenMasks, rows: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """The masks of batch rows that are among `rows`: their places there, ascending, and bits."""
+    index = masks.index.astype(np.int64)
+    if len(index) and max(rows[-1], index[-1]) >= len(rows):  # not all of the batch samples
+        found = np.isin(index, rows)
+        return np.searchsorted(rows, index[found]), masks.bits[found]
+    return index, masks.bits
 
 
 def _ids(ids: npt.NDArray[np.int32], logits: Tensor) -> Tensor:
