@@ -9,13 +9,12 @@ import pytest
 from starlette.requests import Request
 
 from phloem.server.http.body import checked, read_json
+from phloem.server.http.chat_protocol import UNSUPPORTED_IN_CHAT, ChatRequest
 from phloem.server.http.errors import ApiError
 from phloem.server.http.protocol import (
     IGNORED,
-    UNSUPPORTED_IN_CHAT,
     UNSUPPORTED_IN_COMPLETIONS,
     UNSUPPORTED_IN_GENERATE,
-    ChatRequest,
     CompletionRequest,
     GenerateRequest,
 )

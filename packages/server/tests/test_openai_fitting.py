@@ -8,12 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from phloem.server.http.chat_protocol import ChatRequest
+from phloem.server.http.chat_request import prepare_chat
+from phloem.server.http.completion_request import prepare_completion
 from phloem.server.http.errors import ApiError
 from phloem.server.http.fitting import check_fits
+from phloem.server.http.generation import Generation
 from phloem.server.http.logprobs import TokenNames
+from phloem.server.http.metrics import Metrics
 from phloem.server.http.native import prepare_native
-from phloem.server.http.prepare import prepare_chat, prepare_completion
-from phloem.server.http.protocol import ChatRequest, CompletionRequest, GenerateRequest
+from phloem.server.http.protocol import CompletionRequest, GenerateRequest
+from phloem.server.http.service import Service
 from phloem.server.messages import Limits
 
 LIMITS = Limits(context_len=100, max_total_tokens=90, vocab_size=400, capacity=1000)
@@ -68,12 +73,14 @@ def test_text_near_the_limit_is_left_to_the_engine(byte_level):
 
 
 async def prepare(kind, frontend, text):
-    names = TokenNames(frontend.tokenizer)
+    metrics = Metrics()
+    generation = Generation(frontend, metrics)
+    service = Service(frontend, metrics, "m", TokenNames(frontend.tokenizer), generation, 1 << 20)
     if kind == "chat":
         request = ChatRequest(messages=[{"role": "user", "content": text}])
-        return await prepare_chat(frontend, names, "m", request)
+        return await prepare_chat(service, request)
     if kind == "completion":
-        return await prepare_completion(frontend, names, "m", CompletionRequest(prompt=text))
+        return await prepare_completion(service, CompletionRequest(prompt=text))
     return await prepare_native(frontend, GenerateRequest(text=text))
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phloem.grammar import Constraint
+from phloem.server.http.chat_protocol import ChatRequest, FunctionSpec, ToolSpec
 from phloem.server.http.errors import ApiError
-from phloem.server.http.protocol import ChatRequest, FunctionSpec, ToolSpec
 from phloem.server.http.tool_form import ToolForm
 from phloem.server.http.tools import call_reader, tool_use
 from phloem.server.messages import Finish, TextNews

@@ -7,35 +7,25 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
-from fastapi import FastAPI, Request
-from starlette.responses import Response
-from starlette.types import Send
+from fastapi import FastAPI
 
 from phloem.server.frontend import Frontend
-from phloem.server.http.body import checked, read_json
-from phloem.server.http.constraints import with_constraints
-from phloem.server.http.describe import body_of, describe_bodies
+from phloem.server.http.chat_protocol import ChatRequest
+from phloem.server.http.chat_request import add_chat
+from phloem.server.http.completion_request import add_completions
+from phloem.server.http.describe import describe_bodies
 from phloem.server.http.errors import install_handlers
-from phloem.server.http.generation import Answer, Generation
+from phloem.server.http.generation import Generation
 from phloem.server.http.grammar import add_grammar_check
 from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
-from phloem.server.http.native import prepare_native
-from phloem.server.http.operation import BODIES, check_model, operation_router
-from phloem.server.http.prepare import Prepared, prepare_chat, prepare_completion, tell_tenant
-from phloem.server.http.protocol import (
-    IGNORED,
-    UNSUPPORTED_IN_CHAT,
-    UNSUPPORTED_IN_COMPLETIONS,
-    UNSUPPORTED_IN_GENERATE,
-    ChatRequest,
-    CompletionRequest,
-    GenerateRequest,
-    GrammarCheckRequest,
-)
+from phloem.server.http.native import add_native
+from phloem.server.http.operation import BODIES as OPERATION_BODIES
+from phloem.server.http.operation import operation_router
+from phloem.server.http.protocol import CompletionRequest, GenerateRequest, GrammarCheckRequest
+from phloem.server.http.service import Service
 from phloem.server.http.surround import Surround
 
 MAX_BODY_BYTES = 16 << 20
@@ -64,60 +54,25 @@ def create_app(
     metrics = Metrics()
     install_handlers(app)
     app.add_middleware(Surround, metrics=metrics)
+    service = Service(
+        frontend,
+        metrics,
+        served_model_name,
+        TokenNames(frontend.tokenizer),
+        Generation(frontend, metrics),
+        max_body_bytes,
+    )
     info = {"version": _version(), "options": dict(options or {})}
     app.include_router(
         operation_router(frontend, metrics, served_model_name, info, health_timeout, max_body_bytes)
     )
-    _add_generation(app, frontend, metrics, served_model_name, max_body_bytes)
-    add_grammar_check(app, frontend, max_body_bytes)
+    for add in (add_chat, add_completions, add_native, add_grammar_check):
+        add(app, service)
+    describe_bodies(app, BODIES)
     return app
 
 
-def _add_generation(
-    app: FastAPI, frontend: Frontend, metrics: Metrics, model: str, max_body_bytes: int
-) -> None:
-    names = TokenNames(frontend.tokenizer)
-    generation = Generation(frontend, metrics)
-
-    async def work(prepared: Prepared, send: Send) -> None:
-        constrained = await with_constraints(
-            frontend.grammar, metrics, prepared.requests, prepared.constraints
-        )
-        run = generation.send_stream if prepared.stream else generation.send_whole
-        await run(constrained, prepared.form, prepared.prompt, send)
-
-    def answer(prepared: Prepared) -> Answer:
-        # Compiling is a part of the answer's work: it ends when the client leaves.
-        return Answer(partial(work, prepared))
-
-    @app.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
-    async def chat_completions(request: Request) -> Response:
-        """OpenAI's chat completions."""
-        content = await read_json(request, max_body_bytes)
-        given = checked(content, ChatRequest, UNSUPPORTED_IN_CHAT, IGNORED)
-        tell_tenant(given, request.headers.get("authorization"))
-        check_model(given.model, model)
-        return answer(await prepare_chat(frontend, names, model, given))
-
-    @app.post("/v1/completions", openapi_extra=body_of(CompletionRequest))
-    async def completions(request: Request) -> Response:
-        """OpenAI's text completions."""
-        content = await read_json(request, max_body_bytes)
-        given = checked(content, CompletionRequest, UNSUPPORTED_IN_COMPLETIONS, IGNORED)
-        tell_tenant(given, request.headers.get("authorization"))
-        check_model(given.model, model)
-        return answer(await prepare_completion(frontend, names, model, given))
-
-    @app.post("/generate", openapi_extra=body_of(GenerateRequest))
-    async def generate(request: Request) -> Response:
-        """The engine's own results."""
-        content = await read_json(request, max_body_bytes)
-        given = checked(content, GenerateRequest, UNSUPPORTED_IN_GENERATE, ())
-        tell_tenant(given, request.headers.get("authorization"))
-        return answer(await prepare_native(frontend, given))
-
-    shapes = (ChatRequest, CompletionRequest, GenerateRequest, GrammarCheckRequest)
-    describe_bodies(app, (*shapes, *BODIES))
+BODIES = (ChatRequest, CompletionRequest, GenerateRequest, GrammarCheckRequest, *OPERATION_BODIES)
 
 
 def _version() -> str:

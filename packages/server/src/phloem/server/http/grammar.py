@@ -6,23 +6,22 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Send
 
-from phloem.server.frontend import Frontend
-from phloem.server.http.body import checked, read_json
 from phloem.server.http.constraints import NAMES, asked_constraint
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response, refusing
 from phloem.server.http.generation import Answer
 from phloem.server.http.protocol import GrammarCheckRequest
+from phloem.server.http.service import Service
 
 
-def add_grammar_check(app: FastAPI, frontend: Frontend, max_body_bytes: int) -> None:
+def add_grammar_check(app: FastAPI, service: Service) -> None:
     """Add the route."""
+    frontend = service.frontend
 
     @app.post("/v1/grammar/check", openapi_extra=body_of(GrammarCheckRequest))
     async def grammar_check(request: Request) -> Response:
         """Whether a backend enforces a constraint, or what it does not support in it."""
-        content = await read_json(request, max_body_bytes)
-        given = checked(content, GrammarCheckRequest, {}, ())
+        given = await service.read(request, GrammarCheckRequest, {})
         asked = asked_constraint(given, frontend.grammar.whitespace)
         if asked is None:
             raise ApiError(f"there is no constraint: give one of {', '.join(NAMES)}")

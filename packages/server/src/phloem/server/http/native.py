@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from fastapi import FastAPI, Request
+from starlette.responses import Response
 
 from phloem.server.frontend import Frontend
 from phloem.server.http.completions import token_lists
+from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, raise_if_failed, refusing
 from phloem.server.http.fitting import check_fits
 from phloem.server.http.prepare import (
@@ -16,11 +19,13 @@ from phloem.server.http.prepare import (
     apart,
     check_count,
     namespace_of,
+    tell_tenant,
     text_size,
     texts_of,
     to_request,
 )
-from phloem.server.http.protocol import GenerateRequest
+from phloem.server.http.protocol import UNSUPPORTED_IN_GENERATE, GenerateRequest
+from phloem.server.http.service import Service
 from phloem.server.http.sse import event
 from phloem.server.jobs import Job, make_jobs, only
 from phloem.server.messages import TextNews
@@ -57,6 +62,17 @@ class NativeForm:
         results: list[Result] = [b.delta(news) for b, news in zip(self._builders, outputs)]
         content: Any = results[0] if self._single else results
         return msgspec.json.encode(content)
+
+
+def add_native(app: FastAPI, service: Service) -> None:
+    """Add the route."""
+
+    @app.post("/generate", openapi_extra=body_of(GenerateRequest))
+    async def generate(request: Request) -> Response:
+        """The engine's own results."""
+        given = await service.read(request, GenerateRequest, UNSUPPORTED_IN_GENERATE)
+        tell_tenant(given, request.headers.get("authorization"))
+        return service.answer(await prepare_native(service.frontend, given))
 
 
 async def prepare_native(frontend: Frontend, request: GenerateRequest) -> Prepared:

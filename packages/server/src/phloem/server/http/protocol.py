@@ -7,7 +7,7 @@ for every way in. null means that a field was left out.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -88,37 +88,6 @@ class OpenAIRequest(ConstraintFields, kw_only=True):
     Without either the salt does."""
 
 
-class FunctionSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A function that a model may call."""
-
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    """The JSON schema of its arguments, which are an object; None: it takes none."""
-    strict: bool | None = None
-    """Changes nothing: where a call is made sure of, its arguments always keep to the schema."""
-
-
-class ToolSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A tool that a model may use."""
-
-    type: Literal["function"]
-    function: FunctionSpec
-
-
-class ChatRequest(OpenAIRequest, kw_only=True):
-    """The body of `POST /v1/chat/completions`."""
-
-    messages: list[Any]
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    tools: list[ToolSpec] | None = None
-    tool_choice: Any = None
-    """See `phloem.server.http.tools`."""
-    parallel_tool_calls: bool | None = None
-
-
 class CompletionRequest(OpenAIRequest, kw_only=True):
     """The body of `POST /v1/completions`."""
 
@@ -161,65 +130,49 @@ IGNORED = frozenset(
     )
 )
 
-_NEVER: tuple[Any, ...] = ()
-_OFF = (False,)
+NEVER: tuple[Any, ...] = ()
+"""No value asks for nothing."""
+OFF = (False,)
 
-_UNSUPPORTED: dict[str, Collection[Any]] = {
-    "store": _OFF,
+UNSUPPORTED: dict[str, Collection[Any]] = {
+    "store": OFF,
     # Controls that other engines have.
-    "allowed_token_ids": _NEVER,
-    "bad_words": _NEVER,
-    "custom_logit_processor": _NEVER,
-    "include_stop_str_in_output": _OFF,
+    "allowed_token_ids": NEVER,
+    "bad_words": NEVER,
+    "custom_logit_processor": NEVER,
+    "include_stop_str_in_output": OFF,
     "length_penalty": (1,),
-    "logits_processors": _NEVER,
-    "lora_path": _NEVER,
-    "no_stop_trim": _OFF,
-    "prompt_logprobs": _NEVER,
-    "return_token_ids": _OFF,
-    "return_tokens_as_token_ids": _OFF,
+    "logits_processors": NEVER,
+    "lora_path": NEVER,
+    "no_stop_trim": OFF,
+    "prompt_logprobs": NEVER,
+    "return_token_ids": OFF,
+    "return_tokens_as_token_ids": OFF,
     "spaces_between_special_tokens": (True,),
-    "stop_regex": _NEVER,
-    "truncate_prompt_tokens": _NEVER,
-    "use_beam_search": _OFF,
-}
-
-UNSUPPORTED_IN_CHAT: Mapping[str, Collection[Any]] = {
-    **_UNSUPPORTED,
-    "add_generation_prompt": (True,),
-    "audio": _NEVER,
-    "chat_template": _NEVER,
-    "chat_template_kwargs": _NEVER,
-    "continue_final_message": _OFF,
-    "documents": _NEVER,
-    "echo": _OFF,
-    "function_call": ("none",),
-    "functions": ([],),
-    "modalities": (["text"],),
-    "reasoning_effort": _NEVER,
-    "verbosity": _NEVER,
-    "web_search_options": _NEVER,
+    "stop_regex": NEVER,
+    "truncate_prompt_tokens": NEVER,
+    "use_beam_search": OFF,
 }
 
 UNSUPPORTED_IN_GENERATE: Mapping[str, Collection[Any]] = {
     # SGLang's, of which logprobs are `sampling_params` here.
-    "audio_data": _NEVER,
-    "custom_logit_processor": _NEVER,
-    "image_data": _NEVER,
-    "input_embeds": _NEVER,
+    "audio_data": NEVER,
+    "custom_logit_processor": NEVER,
+    "image_data": NEVER,
+    "input_embeds": NEVER,
     "logprob_start_len": (-1,),
-    "lora_path": _NEVER,
-    "return_hidden_states": _OFF,
-    "return_logprob": _OFF,
-    "return_routed_experts": _OFF,
-    "return_text_in_logprobs": _OFF,
-    "session_params": _NEVER,
-    "token_ids_logprob": _NEVER,
+    "lora_path": NEVER,
+    "return_hidden_states": OFF,
+    "return_logprob": OFF,
+    "return_routed_experts": OFF,
+    "return_text_in_logprobs": OFF,
+    "session_params": NEVER,
+    "token_ids_logprob": NEVER,
     "top_logprobs_num": (0,),
-    "video_data": _NEVER,
+    "video_data": NEVER,
 }
 
 UNSUPPORTED_IN_COMPLETIONS: Mapping[str, Collection[Any]] = {
-    **_UNSUPPORTED,
-    "suffix": _NEVER,
+    **UNSUPPORTED,
+    "suffix": NEVER,
 }

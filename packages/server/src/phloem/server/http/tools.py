@@ -18,8 +18,8 @@ import msgspec
 from phloem.grammar import Constraint
 from phloem.grammar.shipped import tool_calls
 from phloem.server.constraints import ConstraintRequest, grammar_options
+from phloem.server.http.chat_protocol import ChatRequest, FunctionSpec
 from phloem.server.http.errors import ApiError, refusing
-from phloem.server.http.protocol import ChatRequest, FunctionSpec
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_TOOLS = 128
