@@ -19,6 +19,7 @@ from phloem.server.http.metrics import Metrics
 from phloem.server.http.native import prepare_native
 from phloem.server.http.protocol import CompletionRequest, GenerateRequest
 from phloem.server.http.service import Service
+from phloem.server.http.tenancy import Caller
 from phloem.server.messages import Limits
 
 LIMITS = Limits(context_len=100, max_total_tokens=90, vocab_size=400, capacity=1000)
@@ -78,10 +79,10 @@ async def prepare(kind, frontend, text):
     service = Service(frontend, metrics, "m", TokenNames(frontend.tokenizer), generation, 1 << 20)
     if kind == "chat":
         request = ChatRequest(messages=[{"role": "user", "content": text}])
-        return await prepare_chat(service, request)
+        return await prepare_chat(service, request, Caller())
     if kind == "completion":
-        return await prepare_completion(service, CompletionRequest(prompt=text))
-    return await prepare_native(frontend, GenerateRequest(text=text))
+        return await prepare_completion(service, CompletionRequest(prompt=text), Caller())
+    return await prepare_native(frontend, GenerateRequest(text=text), Caller())
 
 
 GRAMMAR = SimpleNamespace(whitespace="bounded")

@@ -25,15 +25,14 @@ from phloem.server.http.prepare import (
     Prepared,
     apart,
     include_usage,
-    namespace_of,
     prepared,
     requests_of,
     room,
     sampling_fields,
-    tell_tenant,
 )
 from phloem.server.http.protocol import IGNORED
 from phloem.server.http.service import Service
+from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
 from phloem.server.http.tool_form import ToolForm
 from phloem.server.http.tools import ToolUse, tool_use
 from phloem.server.jobs import make_jobs
@@ -46,12 +45,13 @@ def add_chat(app: FastAPI, service: Service) -> None:
     async def chat_completions(request: Request) -> Response:
         """OpenAI's chat completions."""
         given = await service.read(request, ChatRequest, UNSUPPORTED_IN_CHAT, IGNORED)
-        tell_tenant(given, request.headers.get("authorization"))
+        caller = caller_of(request)
+        tell_tenant(given, caller)
         check_model(given.model, service.model)
-        return service.answer(await prepare_chat(service, given))
+        return service.answer(await prepare_chat(service, given, caller))
 
 
-async def prepare_chat(service: Service, request: ChatRequest) -> Prepared:
+async def prepare_chat(service: Service, request: ChatRequest, caller: Caller) -> Prepared:
     """The sequences of a chat request.
 
     Raises:
@@ -72,7 +72,7 @@ async def prepare_chat(service: Service, request: ChatRequest) -> Prepared:
         fields["max_new_tokens"] = room(frontend, prompt)
     with refusing(names=ENGINE_NAMES):
         jobs, _ = make_jobs(
-            frontend.tokenizer, None, fields, [prompt], namespace_of(request.cache_salt)
+            frontend.tokenizer, None, fields, [prompt], namespace_of(caller, request.cache_salt)
         )
     id = f"{CHAT_ID}{uuid.uuid4().hex}"
     head = (

@@ -24,12 +24,10 @@ from phloem.server.http.prepare import (
     apart,
     check_count,
     include_usage,
-    namespace_of,
     prepared,
     requests_of,
     room,
     sampling_fields,
-    tell_tenant,
     text_size,
     texts_of,
 )
@@ -40,6 +38,7 @@ from phloem.server.http.protocol import (
     CompletionRequest,
 )
 from phloem.server.http.service import Service
+from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
 from phloem.server.jobs import make_jobs
 
 
@@ -50,12 +49,15 @@ def add_completions(app: FastAPI, service: Service) -> None:
     async def completions(request: Request) -> Response:
         """OpenAI's text completions."""
         given = await service.read(request, CompletionRequest, UNSUPPORTED_IN_COMPLETIONS, IGNORED)
-        tell_tenant(given, request.headers.get("authorization"))
+        caller = caller_of(request)
+        tell_tenant(given, caller)
         check_model(given.model, service.model)
-        return service.answer(await prepare_completion(service, given))
+        return service.answer(await prepare_completion(service, given, caller))
 
 
-async def prepare_completion(service: Service, request: CompletionRequest) -> Prepared:
+async def prepare_completion(
+    service: Service, request: CompletionRequest, caller: Caller
+) -> Prepared:
     """The sequences of a completion request; those of a prompt are side by side.
 
     Raises:
@@ -84,7 +86,7 @@ async def prepare_completion(service: Service, request: CompletionRequest) -> Pr
         ]
     with refusing(names=ENGINE_NAMES | {"top_logprobs": "logprobs"}):
         jobs, _ = make_jobs(
-            frontend.tokenizer, None, fields, prompts, namespace_of(request.cache_salt)
+            frontend.tokenizer, None, fields, prompts, namespace_of(caller, request.cache_salt)
         )
     id = f"{COMPLETION_ID}{uuid.uuid4().hex}"
     choices = [_choice(service, request, prompts, i, n) for i in range(len(jobs))]

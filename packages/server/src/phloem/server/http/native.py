@@ -18,8 +18,6 @@ from phloem.server.http.prepare import (
     Prepared,
     apart,
     check_count,
-    namespace_of,
-    tell_tenant,
     text_size,
     texts_of,
     to_request,
@@ -27,6 +25,7 @@ from phloem.server.http.prepare import (
 from phloem.server.http.protocol import UNSUPPORTED_IN_GENERATE, GenerateRequest
 from phloem.server.http.service import Service
 from phloem.server.http.sse import event
+from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
 from phloem.server.jobs import Job, make_jobs, only
 from phloem.server.messages import TextNews
 from phloem.server.results import Result, ResultBuilder
@@ -71,17 +70,18 @@ def add_native(app: FastAPI, service: Service) -> None:
     async def generate(request: Request) -> Response:
         """The engine's own results."""
         given = await service.read(request, GenerateRequest, UNSUPPORTED_IN_GENERATE)
-        tell_tenant(given, request.headers.get("authorization"))
-        return service.answer(await prepare_native(service.frontend, given))
+        caller = caller_of(request)
+        tell_tenant(given, caller)
+        return service.answer(await prepare_native(service.frontend, given, caller))
 
 
-async def prepare_native(frontend: Frontend, request: GenerateRequest) -> Prepared:
+async def prepare_native(frontend: Frontend, request: GenerateRequest, caller: Caller) -> Prepared:
     """The sequences of a native request.
 
     Raises:
         ApiError: it cannot be served.
     """
-    jobs, single = await _jobs(frontend, request)
+    jobs, single = await _jobs(frontend, request, caller)
     if request.stream:
         with refusing():
             only(jobs)
@@ -93,11 +93,14 @@ async def prepare_native(frontend: Frontend, request: GenerateRequest) -> Prepar
     return Prepared(requests, NativeForm(jobs, single), bool(request.stream), prompt, constraints)
 
 
-async def _jobs(frontend: Frontend, request: GenerateRequest) -> tuple[list[Job], bool]:
+async def _jobs(
+    frontend: Frontend, request: GenerateRequest, caller: Caller
+) -> tuple[list[Job], bool]:
     text, ids = request.text, request.input_ids
     if ids is not None:
         token_lists(ids, "input_ids")
-    arguments = (frontend, text, request.sampling_params, ids, namespace_of(request.cache_salt))
+    namespace = namespace_of(caller, request.cache_salt)
+    arguments = (frontend, text, request.sampling_params, ids, namespace)
     with refusing():
         jobs, single = await apart(text_size(text), _make_jobs, *arguments)
     if not jobs:

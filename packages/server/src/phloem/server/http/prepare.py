@@ -7,7 +7,6 @@ engine's own language: see `phloem.server.http.native`.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,7 +17,6 @@ from phloem.server.http.errors import ApiError
 from phloem.server.http.generation import Form
 from phloem.server.http.protocol import (
     MAX_SEQUENCES,
-    MAX_TENANT_CHARACTERS,
     GenerateRequest,
     OpenAIRequest,
 )
@@ -90,11 +88,6 @@ def room(frontend: Frontend, prompt: Sequence[int]) -> int:
     return max(1, frontend.limits.max_total_tokens - len(prompt))
 
 
-def namespace_of(cache_salt: str | None) -> tuple[str | int | None, ...]:
-    """Where a request's cached prefixes are; none is not the same as an empty salt."""
-    return () if cache_salt is None else (cache_salt,)
-
-
 def include_usage(request: OpenAIRequest) -> bool:
     """Whether a stream ends with the usage.
 
@@ -136,28 +129,6 @@ def to_request(
         asked.priority or 0,
         asked.tenant,
     )
-
-
-def tell_tenant(asked: OpenAIRequest | GenerateRequest, authorization: str | None) -> None:
-    """Name the API key as the tenant, where there is one; what is kept is its hash.
-
-    Raises:
-        ApiError: the request names another, which would give one key many shares, or its name is
-            too long.
-    """
-    tenant = asked.tenant
-    if authorization:
-        if tenant is not None:
-            raise ApiError(
-                "tenant is given beside an API key, which tells the tenant itself: leave it out",
-                param="tenant",
-            )
-        asked.tenant = hashlib.sha256(authorization.encode()).hexdigest()[:16]
-    elif tenant is not None and len(tenant) > MAX_TENANT_CHARACTERS:
-        raise ApiError(
-            f"tenant has {len(tenant)} characters and may have {MAX_TENANT_CHARACTERS}: shorten it",
-            param="tenant",
-        )
 
 
 def check_count(prompts: int, n: int) -> None:
