@@ -55,29 +55,36 @@ def prompts(engine):
     return made
 
 
+PARAMS = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "top_logprobs": 0}
+
+
 @pytest.fixture(scope="module")
-def reference(smollm2, prompts):
+def together(engine, prompts):
+    return engine.generate(input_ids=prompts, sampling_params=PARAMS)
+
+
+@pytest.fixture(scope="module")
+def model(smollm2):
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def reference(model, prompts, together):
+    """What transformers chooses greedily after each prompt, with logprobs.
+
+    One forward over a prompt and our output tells it: while ours has been its choice so far, what
+    it gives at the next position is its own next choice.
+    """
     answers = []
-    for prompt in prompts:
+    for prompt, result in zip(prompts, together, strict=True):
+        ours = result["output_ids"]
         with torch.inference_mode():
-            made = model.generate(
-                torch.tensor([prompt]),
-                max_new_tokens=NEW_TOKENS,
-                do_sample=False,
-                pad_token_id=2,
-                output_logits=True,
-                return_dict_in_generate=True,
-            )
-        output = made.sequences[0, len(prompt) :]
-        logprobs = torch.cat(made.logits).log_softmax(-1)
-        answers.append((output.tolist(), logprobs[torch.arange(len(output)), output].tolist()))
+            logits = model(torch.tensor([prompt + ours[:-1]])).logits[0, len(prompt) - 1 :]
+        best, ids = logits.log_softmax(-1).max(-1)
+        answers.append((ids.tolist(), best.tolist()))
     return answers
-
-
-PARAMS = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "top_logprobs": 0}
 
 
 def check(results, reference):
@@ -85,10 +92,12 @@ def check(results, reference):
         assert result["output_ids"] == ids, f"prompt {i}"
         own = [p for p, _ in result["meta_info"]["output_token_logprobs"]]
         assert own == pytest.approx(logprobs, abs=1e-4), f"prompt {i}"
+        ended = result["meta_info"]["finish_reason"]["type"] == "stop"
+        assert ended or len(ids) == NEW_TOKENS, f"prompt {i}"
 
 
-def test_all_at_once(engine, prompts, reference):
-    check(engine.generate(input_ids=prompts, sampling_params=PARAMS), reference)
+def test_all_at_once(together, reference):
+    check(together, reference)
 
 
 def test_one_by_one_each_on_a_cold_cache(engine, prompts, reference):
@@ -100,10 +109,7 @@ def test_one_by_one_each_on_a_cold_cache(engine, prompts, reference):
     check(results, reference)
 
 
-def test_prompt_logprobs_on_a_warm_cache(engine, smollm2, prompts):
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+def test_prompt_logprobs_on_a_warm_cache(engine, model, prompts):
     prompt = prompts[15]
     params = {"temperature": 0, "max_new_tokens": 1}
     engine.generate(input_ids=prompt, sampling_params=params)
