@@ -33,6 +33,7 @@ from .policy import (
     Rank,
     SegmentedLru,
 )
+from .render.outline import Outline, OutlineNode, OutlineSpace
 from .tier import Tier
 from .tree import RadixCache
 from .values import SequenceValues, ValueAdapter
@@ -62,6 +63,9 @@ __all__ = [
     "Namespace",
     "Neighbour",
     "Node",
+    "Outline",
+    "OutlineNode",
+    "OutlineSpace",
     "Priority",
     "RadixCache",
     "Rank",

@@ -37,6 +37,7 @@ from .observer import Observer
 from .order import dfs_order
 from .policy import EvictionPolicy
 from .render import render
+from .render.outline import Outline, take_outline, tokens_of
 from .structure import Structure
 from .tier import Tier
 from .values import ValueAdapter
@@ -383,6 +384,16 @@ class RadixCache:
         Of a tree with more than `limit` nodes, those that carry most tokens.
         """
         return render(self._tree, format, limit, self._clock())
+
+    def outline(self, limit: int) -> Outline:
+        """About the `limit` nodes that carry most tokens, at a cost that does not grow with the
+        tree; for the writing thread.
+        """
+        return take_outline(self._tree, limit, self._clock())
+
+    def outlined_tokens(self, id: tuple[int, int], limit: int) -> Sequence[TokenId] | None:
+        """The first `limit` tokens of a node of an outline; None if it is there no more."""
+        return tokens_of(self._tree, id, limit)
 
     def check_integrity(self) -> None:
         """Recount everything by walking the tree; for tests and idle times.
