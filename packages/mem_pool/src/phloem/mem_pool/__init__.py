@@ -7,7 +7,7 @@ torch.
 from phloem.mem_pool.array_transfer import ArrayTransfer
 from phloem.mem_pool.disk_store import DiskStats, DiskStore
 from phloem.mem_pool.errors import IntegrityError, OwnershipError
-from phloem.mem_pool.host_tier import HostTier, TierStats
+from phloem.mem_pool.host_tier import HostTier
 from phloem.mem_pool.lease import Lease
 from phloem.mem_pool.manager import CacheManager
 from phloem.mem_pool.report import HostReport, Report
@@ -16,7 +16,7 @@ from phloem.mem_pool.sizing import capacity_tokens
 from phloem.mem_pool.slots import PageAllocator, SlotAllocator, Slots, TokenAllocator
 from phloem.mem_pool.stored_blocks import StoredBlocks
 from phloem.mem_pool.tier_ports import Store, TieredTree, Transfer
-from phloem.mem_pool.tiers import DeviceOnly, Tiers
+from phloem.mem_pool.tiers import DeviceOnly, Tiers, TierStats
 from phloem.mem_pool.tree import (
     InsertResult,
     Namespace,

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -114,6 +114,10 @@ class DiskStore:
             ) from error
         self._writer = threading.Thread(target=self._run, name="phloem-disk", daemon=True)
         self._writer.start()
+
+    def counts(self) -> dict[str, int]:
+        """`stats` by name."""
+        return asdict(self.stats)
 
     def find(self, names: Sequence[bytes]) -> int:
         """How many of `names` are there, counted from the first without a gap."""

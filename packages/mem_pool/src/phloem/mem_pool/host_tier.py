@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -28,7 +28,7 @@ from phloem.mem_pool.tier_ports import (
     Transfer,
     TreeTransfer,
 )
-from phloem.mem_pool.tiers import Give, Take
+from phloem.mem_pool.tiers import Give, Take, TierStats
 from phloem.mem_pool.tree import TreeHandle
 
 log = logging.getLogger(__name__)
@@ -36,20 +36,6 @@ log = logging.getLogger(__name__)
 BUDGET_TOKENS = 4096
 """Tokens that may be on their way to the host at once: they cannot be evicted meanwhile."""
 PATIENCE_SECONDS = 10.0
-
-
-@dataclass(slots=True)
-class TierStats:
-    """What the tiers below the device did, in tokens, since they were made."""
-
-    backed_up: int = 0
-    """Copied to the host."""
-    loaded: int = 0
-    """Brought back to the device, from wherever."""
-    restored: int = 0
-    """Read from the store into the host."""
-    given_up: int = 0
-    """Copies to the host that were ended because their memory was needed."""
 
 
 @dataclass(slots=True)
@@ -115,6 +101,18 @@ class HostTier:
     def busy(self) -> bool:
         """Whether `pump` has something to wait for."""
         return bool(self._copying)
+
+    def counts(self) -> dict[str, int]:
+        """Tokens `backed_up`, `loaded`, `restored` and `given_up`; of the host, tokens used and its
+        capacity, and failures; of the store, if there is one, what it counts in blocks.
+        """
+        counts = {f"{name}_tokens": count for name, count in asdict(self.stats).items()}
+        counts |= {
+            "host_used_tokens": self.slots.capacity - self.slots.available,
+            "host_capacity_tokens": self.slots.capacity,
+            "host_failures": self.health.failures + self.health.mistakes,
+        }
+        return counts if self.stored is None else counts | self.stored.counts()
 
     def peek(self, key: TieredKey) -> int:
         """Tokens that `match` would bring, the store aside. Changes nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,13 @@ class _Mark:
         lease.marks[self._index] = value
 
 
+class Brought(NamedTuple):
+    """Tokens of a prefix that were brought to the device, by where they were found."""
+
+    host: int
+    store: int
+
+
 @dataclass(slots=True, eq=False)
 class Lease:
     """Who owns the slots that stand in a row, by position.
@@ -77,6 +85,8 @@ class Lease:
     """The tree's handle of `[0, protected)`; None while that is empty."""
     priority: int = 0
     """What the tree is told with all that is published; the higher, the longer it may be kept."""
+    brought: Brought | None = None
+    """What of the prefix was not on the device when the lease was opened; None: nothing."""
     closed: bool = False
 
     protected = _Mark(0)

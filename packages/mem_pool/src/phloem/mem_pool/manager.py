@@ -15,6 +15,7 @@ import numpy as np
 from phloem.mem_pool.errors import IntegrityError
 from phloem.mem_pool.expiry import Expiry
 from phloem.mem_pool.lease import (
+    Brought,
     Lease,
     Rows,
     Watermarks,
@@ -122,6 +123,12 @@ class CacheManager:
         """
         return self._changes + self._room.evictions
 
+    def counts(self) -> dict[str, int]:
+        """What was done since the start: tokens evicted to make room, and what the tiers below
+        count, see `HostTier.counts`.
+        """
+        return {"evicted_tokens": self._room.evicted_tokens} | self.tiers.counts()
+
     @property
     def open_leases(self) -> tuple[Lease, ...]:
         """The leases that are open, ordered by row."""
@@ -163,6 +170,8 @@ class CacheManager:
         self.rows.check_length(len(tokens))
         if not self.rows.available:
             return None
+        below = self.tiers.stats
+        loaded, restored = below.loaded, below.restored
         handle = self._match(self._reusable(tokens, namespace, keep_from))
         length = handle.length
         lock = self.tree.lock(handle) if length else None
@@ -170,6 +179,10 @@ class CacheManager:
         assert row is not None, "a row was free above"
         lease = Lease(row, int(self.rows.generation[row]), namespace, self.marks.of(row), lock)
         lease.priority = priority
+        if below.loaded != loaded:
+            brought = min(below.loaded - loaded, length)
+            from_store = min(below.restored - restored, brought)
+            lease.brought = Brought(brought - from_store, from_store)
         lease.marks[:] = length
         if length:
             lease.prefix = handle

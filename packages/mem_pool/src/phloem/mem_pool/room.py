@@ -17,10 +17,12 @@ class Room:
 
     Attributes:
         evictions: how often the tree has let go of something.
+        evicted_tokens: tokens that it let go of because others needed the room.
     """
 
     def __init__(self, tree: PrefixTree, slots: SlotAllocator, tiers: Tiers) -> None:
         self.evictions = 0
+        self.evicted_tokens = 0
         self._tree = tree
         self._slots = slots
         self._tiers = tiers
@@ -39,7 +41,7 @@ class Room:
             if missing > evictable:
                 return False
             # Once, but that what is in quarantine is not free when it is evicted.
-            self.free(self._tree.evict(missing))
+            self.evicted_tokens += self.free(self._tree.evict(missing))
             if self._tree.sizes.evictable == evictable:
                 raise IntegrityError(
                     f"the tree counts {evictable} tokens as evictable but lets go of none"

@@ -43,6 +43,11 @@ class StoredBlocks:
         self._transfer = transfer
         self._fingerprint = fingerprint
 
+    def counts(self) -> dict[str, int]:
+        """What the store counts, in blocks, and how often it failed; names begin with `disk_`."""
+        counts = {f"disk_{name}": count for name, count in self._store.counts().items()}
+        return counts | {"disk_failures": self.health.failures + self.health.mistakes}
+
     def save(self, key: TieredKey, start: int, slots: Slots) -> None:
         """Have stored what ends in the tokens from `start` on.
 

@@ -200,6 +200,10 @@ class Store(Protocol):
         """A block as it was put, verified; None if it is not there, or not as it was put."""
         ...
 
+    def counts(self) -> dict[str, int]:
+        """What it did since it was made, in blocks."""
+        ...
+
     def put(self, name: bytes, data: Bytes, *, replace: bool = False) -> None:
         """Take a block, now or later or, when there is no room or too much to do, not at all.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from phloem.mem_pool.report import HostReport
@@ -15,8 +16,28 @@ Give = Callable[[Slots], None]
 """Takes device slots back."""
 
 
+@dataclass(slots=True)
+class TierStats:
+    """What the tiers below the device did, in tokens, since they were made."""
+
+    backed_up: int = 0
+    """Copied to the host."""
+    loaded: int = 0
+    """Brought back to the device, from wherever."""
+    restored: int = 0
+    """Read from the store into the host."""
+    given_up: int = 0
+    """Copies to the host that were ended because their memory was needed."""
+
+
 class Tiers(Protocol):
     """Where KV is kept beside the device. `HostTier` is one."""
+
+    stats: TierStats
+
+    def counts(self) -> dict[str, int]:
+        """What is there and what was done since the start, by names that say the unit."""
+        ...
 
     @property
     def busy(self) -> bool:
@@ -77,7 +98,12 @@ class DeviceOnly:
     busy = False
 
     def __init__(self, tree: PrefixTree) -> None:
+        self.stats = TierStats()
         self._tree = tree
+
+    def counts(self) -> dict[str, int]:
+        """Nothing is there."""
+        return {}
 
     def peek(self, key: TreeKey) -> int:
         """What the tree holds."""
