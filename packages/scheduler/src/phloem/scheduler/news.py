@@ -44,6 +44,7 @@ class PlainTokens:
                 cached_tokens=request.cached_tokens or 0,
                 retractions=request.retractions,
                 timings=Timings(request.arrived, request.admitted, request.first_token),
+                brought=request.brought,
             )
 
 

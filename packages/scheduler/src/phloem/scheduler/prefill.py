@@ -266,7 +266,7 @@ class PrefillPlanner:
             self._fair.let_in(request, request.num_tokens - lease.protected)
         if request.cached_tokens is None:
             # Only the first time: what a retracted request finds again is its own work, not a hit.
-            request.cached_tokens = lease.protected
+            request.cached_tokens, request.brought = lease.protected, lease.brought
             request.admitted = self._clock()
 
     def _next_chunk(self, request: Request, budget: PrefillBudget) -> list[BatchRow]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phloem.mem_pool import Lease
+from phloem.mem_pool.lease import Brought
 from phloem.scheduler.guide import Guide
 from phloem.scheduler.ports import PromptLogprobs, StopMatcher, TopLogprobs
 from phloem.scheduler.sampling import SamplingParams
@@ -82,6 +83,8 @@ class RequestOutput:
     jump_forward_tokens: int = 0
     """Output tokens so far that a constraint left no choice about and no forward pass was made for.
     """
+    brought: Brought | None = None
+    """Of the cached tokens those that were not on the device; None: none."""
 
 
 class _Count:
@@ -150,6 +153,8 @@ class Request:
     preemptions: int = 0
     """How often it gave way to a more urgent one; no retraction, which is for want of memory."""
     cached_tokens: int | None = None
+    brought: Brought | None = None
+    """Of these, what was not on the device; None: nothing."""
     admitted: float | None = None
     first_token: float | None = None
     finished: float | None = None
@@ -252,4 +257,5 @@ class Request:
             timings=Timings(self.arrived, self.admitted, self.first_token, self.finished),
             prompt_logprobs=prompt_logprobs,
             jump_forward_tokens=0 if self.guide is None else self.guide.jumped,
+            brought=self.brought,
         )

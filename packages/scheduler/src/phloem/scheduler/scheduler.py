@@ -79,6 +79,8 @@ class Scheduler:
             clock,
             self._end,
         )
+        self.num_retractions = 0
+        """How often a request's memory was taken since the start, because there was too little."""
         self._pause: PauseMode | None = None
         # Everybody who holds a lease, in order of admission: a dict, since batch order must be
         # deterministic.
@@ -261,6 +263,11 @@ class Scheduler:
         return len(self._active)
 
     @property
+    def new_token_ratio(self) -> float:
+        """The share of their allowed output that running requests are expected to use."""
+        return self._ratio.value
+
+    @property
     def idle(self) -> bool:
         """Whether there is nothing to do: no news is left to take, and nobody waits or holds
         memory, or they are paused.
@@ -414,6 +421,7 @@ class Scheduler:
             return
         self._take_back(request)
         request.retractions += 1
+        self.num_retractions += 1
 
     def _take_back(self, request: Request) -> None:
         """Take a request's memory; it goes to the front of the queue and keeps its output."""
