@@ -175,6 +175,16 @@ class LoopFrontend:
         await self.ping(1)
         return self.driver.call(state)
 
+    async def tree(self, limit):
+        from phloem.server.inspection import tree
+
+        return self.driver.call(lambda scheduler: tree(scheduler, limit))
+
+    async def tree_node(self, id):
+        from phloem.server.inspection import tree_node
+
+        return self.driver.call(lambda scheduler: tree_node(scheduler, id))["tokens"]
+
     async def flush_cache(self, timeout=0.0):
         from phloem.server.control import flush_cache
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phloem.scheduler import PauseMode, Scheduler
+from phloem.server.inspection import tree, tree_node
 
 Value = dict[str, Any]
 
@@ -73,6 +74,8 @@ _ACTIONS: Mapping[str, Callable[..., Value]] = {
     "pause": _pause,
     "resume": _resume,
     "set_weight_version": _set_weight_version,
+    "tree": tree,
+    "tree_node": tree_node,
 }
 
 

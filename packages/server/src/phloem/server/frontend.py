@@ -135,6 +135,18 @@ class Frontend(Protocol):
         """The scheduler's state: running, waiting, used, cached, free and total tokens and more."""
         ...
 
+    async def tree(self, limit: int) -> dict[str, Any]:
+        """The KV pool and the heavy part of the prefix tree; see `phloem.server.inspection`."""
+        ...
+
+    async def tree_node(self, id: str) -> list[int] | None:
+        """The first tokens of a node of the tree; None if it is there no more.
+
+        Raises:
+            ValueError: that is no node's id.
+        """
+        ...
+
     async def flush_cache(self, timeout: float = 0.0) -> int:
         """Forget cached prefixes, having waited until none is in use; the tokens freed.
 

@@ -188,6 +188,15 @@ class TokenizerManager:
         """The scheduler's state; see `phloem.server.control`."""
         return await self._ask("state")
 
+    async def tree(self, limit: int) -> dict[str, Any]:
+        """The KV pool and the heavy part of the prefix tree, as `Frontend` says."""
+        return await self._ask("tree", limit=limit)
+
+    async def tree_node(self, id: str) -> list[int] | None:
+        """The first tokens of a node of the tree, as `Frontend` says."""
+        tokens: list[int] | None = (await self._ask("tree_node", id=id))["tokens"]
+        return tokens
+
     async def flush_cache(self, timeout: float = 0.0) -> int:
         """Forget cached prefixes, as `Frontend` says."""
         freed: int = (await self._ask("flush_cache", timeout=timeout))["freed"]
