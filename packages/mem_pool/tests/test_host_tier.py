@@ -97,6 +97,19 @@ def test_what_the_device_let_go_comes_back_from_the_host():
     assert (rig.tier.stats.backed_up, rig.tier.stats.loaded) == (100, 100)
 
 
+def test_what_the_tier_did_is_counted_by_name():
+    rig = Rig()
+    rig.put(range(100))
+    rig.pump()
+    rig.evict()
+    rig.match(range(100))
+    counts = rig.tier.counts()
+    assert counts["backed_up_tokens"] == counts["loaded_tokens"] == 100
+    assert (counts["host_used_tokens"], counts["host_failures"]) == (100, 0)
+    assert counts["host_capacity_tokens"] == rig.tier.slots.capacity
+    assert not any(name.startswith("disk_") for name in counts)
+
+
 def test_the_rest_of_a_path_comes_behind_what_the_device_has():
     rig = Rig(page=4)
     rig.put(range(64))

@@ -153,6 +153,7 @@ def test_a_process_that_starts_again_has_what_the_one_before_computed(
             assert out.token_ids == output_alone(prompt, 4)
             # The last token is always computed, with its page.
             assert out.last.cached_tokens == (0 if life == 0 else 96 - page_size)
+            assert out.last.brought == (None if life == 0 else (0, 96 - page_size))
         assert h.manager.tiers.stored.health.failures == 0
         no_mistakes(h.manager.tiers)
         h.manager.tiers.close()
