@@ -35,7 +35,8 @@ def state(scheduler: Scheduler) -> Value:
     `total`.
 
     `used` is what running requests hold, shared prefixes counted once; `cached` is what could be
-    evicted. `paused` is the mode, or None.
+    evicted. `paused` is the mode, or None. `counts` is what was done since the start: retractions
+    and what `CacheManager.counts` says.
     """
     manager = scheduler.manager
     free, available, total = manager.free_tokens, manager.available, manager.capacity
@@ -49,6 +50,8 @@ def state(scheduler: Scheduler) -> Value:
         "max_running_requests": scheduler.config.max_running_requests,
         "paused": scheduler.paused and scheduler.paused.value,
         "weight_version": scheduler.weight_version,
+        "new_token_ratio": scheduler.new_token_ratio,
+        "counts": {"retractions": scheduler.num_retractions} | manager.counts(),
     }
 
 

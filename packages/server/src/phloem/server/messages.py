@@ -203,6 +203,8 @@ class TokenNews(_Part):
     """With the first news."""
     jump_forward_tokens: int = 0
     """Of the output so far, those that a constraint forced and that the model was not asked for."""
+    brought: tuple[int, int] | None = None
+    """Of the cached tokens those that came from host memory and from the disk; None: none did."""
 
 
 class TokenBatch(_Message):
@@ -228,6 +230,7 @@ class TextNews(_Part):
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
     jump_forward_tokens: int = 0
+    brought: tuple[int, int] | None = None
 
 
 class TextBatch(_Message):

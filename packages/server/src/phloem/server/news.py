@@ -38,6 +38,7 @@ def token_news(output: RequestOutput, options: TextOptions | None = None) -> Tok
         prompt_logprobs=_of_prompt(output.prompt_logprobs) if output.prompt_logprobs else None,
         options=options,
         jump_forward_tokens=output.jump_forward_tokens,
+        brought=output.brought,
     )
 
 
@@ -59,6 +60,7 @@ def text_news(news: TokenNews, text: OutputText) -> TextNews:
         logprobs=news.logprobs,
         prompt_logprobs=news.prompt_logprobs,
         jump_forward_tokens=news.jump_forward_tokens,
+        brought=news.brought,
     )
 
 
