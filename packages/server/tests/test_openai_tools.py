@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phloem.grammar import Constraint
+from phloem.server.http.answer_parts import AnswerParts, ChatHead, Reading
+from phloem.server.http.answer_parts_form import PartsForm
 from phloem.server.http.chat_protocol import ChatRequest, FunctionSpec, ToolSpec
 from phloem.server.http.errors import ApiError
-from phloem.server.http.tool_form import ToolForm
-from phloem.server.http.tools import call_reader, tool_use
+from phloem.server.http.tools import tool_use
 from phloem.server.messages import Finish, TextNews
+from phloem.server.parsers import CallArguments, CallBegin
+from phloem.server.parsers.constrained import CallList, NamedCall
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
@@ -136,10 +139,11 @@ def gathered(parts):
     """The calls that parts make up: each named once, at its beginning."""
     calls = []
     for part in parts:
-        if part.name is not None:
+        if isinstance(part, CallBegin):
             assert part.index == len(calls)
             calls.append([part.name, ""])
-        calls[part.index][1] += part.arguments
+        elif isinstance(part, CallArguments):
+            calls[part.index][1] += part.text
     return calls
 
 
@@ -149,7 +153,7 @@ def test_calls_are_the_same_however_their_text_is_cut(calls, cuts, indent, ascii
     content = [{"name": name, "arguments": arguments} for name, arguments in calls]
     text = json.dumps(content, indent=indent, ensure_ascii=ascii)
     for cut in (cuts, range(len(text))):
-        reader = call_reader(None)
+        reader = CallList()
         found = gathered([part for piece in pieces(text, cut) for part in reader.feed(piece)])
         assert [(name, json.loads(arguments)) for name, arguments in found] == calls
 
@@ -159,7 +163,7 @@ def test_a_cut_text_has_the_calls_that_it_names(calls, length):
     """Case TO-04: no half call is invented."""
     content = [{"name": name, "arguments": arguments} for name, arguments in calls]
     text = json.dumps(content)[:length]
-    found = gathered(call_reader(None).feed(text))
+    found = gathered(CallList().feed(text))
     assert [name for name, _ in found] == [name for name, _ in calls][: len(found)]
     heads = [f'"name": "{name}", "arguments": {{' for name in ("f", "g-1")]
     assert len(found) == sum(map(text.count, heads))
@@ -207,7 +211,11 @@ def test_a_streamed_answer_has_the_calls_of_the_whole_one(named, text, end, fini
     """Cases AP-09 and TO-04: required ends with tool_calls, a named function with stop, and what is
     cut with what cut it.
     """
-    whole, stream = (ToolForm("id", "m", 1, False, None, named) for _ in range(2))
+    reading = Reading(CallList, None)
+    if named is not None:
+        reading = Reading(lambda: NamedCall(named), None, call_is_an_end=False)
+    head = ChatHead("id", "m", 1, False, None, [[1]], lambda: AnswerParts(reading), False)
+    whole, stream = PartsForm(head), PartsForm(head)
     (choice,) = json.loads(whole.whole([news(text, end)]))["choices"]
     calls = choice["message"].get("tool_calls", [])
     assert choice["message"]["content"] is None

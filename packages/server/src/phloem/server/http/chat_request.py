@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,12 +12,16 @@ from starlette.responses import Response
 
 from phloem.server.constraints import ConstraintRequest, check_one
 from phloem.server.frontend import Frontend
+from phloem.server.http.answer_parts import AnswerParts, ChatHead, Reading
+from phloem.server.http.answer_parts_form import PartsForm
 from phloem.server.http.chat import ChatForm, plain_messages
 from phloem.server.http.chat_protocol import UNSUPPORTED_IN_CHAT, ChatRequest
 from phloem.server.http.constraints import asked_constraint
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, refusing
 from phloem.server.http.fitting import check_fits
+from phloem.server.http.generation import Form
+from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.operation import check_model
 from phloem.server.http.prepare import (
     CHAT_ID,
@@ -33,9 +37,10 @@ from phloem.server.http.prepare import (
 from phloem.server.http.protocol import IGNORED
 from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
-from phloem.server.http.tool_form import ToolForm
 from phloem.server.http.tools import ToolUse, tool_use
 from phloem.server.jobs import make_jobs
+from phloem.server.parsers import PlainText
+from phloem.server.parsers.constrained import CallList, NamedCall
 
 
 def add_chat(app: FastAPI, service: Service) -> None:
@@ -51,8 +56,21 @@ def add_chat(app: FastAPI, service: Service) -> None:
         return service.answer(await prepare_chat(service, given, caller))
 
 
-async def prepare_chat(service: Service, request: ChatRequest, caller: Caller) -> Prepared:
-    """The sequences of a chat request.
+def openai_form(head: ChatHead) -> Form:
+    """OpenAI's chat objects; the quick ones where all text is content."""
+    if not head.plain:
+        return PartsForm(head)
+    return ChatForm(head.id, head.model, head.n, head.include_usage, head.names)
+
+
+async def prepare_chat(
+    service: Service,
+    request: ChatRequest,
+    caller: Caller,
+    form_of: Callable[[ChatHead], Form] = openai_form,
+) -> Prepared:
+    """The sequences of a chat request, and how they are answered, which `form_of` decides: other
+    endpoints make their bodies into a `ChatRequest` and have forms of their own.
 
     Raises:
         ApiError: it cannot be served.
@@ -75,15 +93,28 @@ async def prepare_chat(service: Service, request: ChatRequest, caller: Caller) -
             frontend.tokenizer, None, fields, [prompt], namespace_of(caller, request.cache_salt)
         )
     id = f"{CHAT_ID}{uuid.uuid4().hex}"
-    head = (
+    reading = _reading(tools, names)
+    head = ChatHead(
         id,
         service.model,
         request.n or 1,
         include_usage(request),
         None if top is None else names,
+        [prompt],
+        lambda: AnswerParts(reading),
+        tools.constraint is None,
     )
-    form = ChatForm(*head) if tools.constraint is None else ToolForm(*head, tools.named)
-    return prepared(requests_of(id, jobs, request), form, request, "messages", constraint)
+    requests = requests_of(id, jobs, request)
+    return prepared(requests, form_of(head), request, "messages", constraint)
+
+
+def _reading(tools: ToolUse, names: TokenNames) -> Reading:
+    if tools.constraint is None:
+        return Reading(PlainText, names)
+    named = tools.named
+    if named is None:
+        return Reading(CallList, names)
+    return Reading(lambda: NamedCall(named), names, call_is_an_end=False)
 
 
 def _chat_constraint(

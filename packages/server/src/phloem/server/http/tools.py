@@ -1,16 +1,14 @@
 """Tools in chats: what the model is told of them, and calls that are made sure of by a constraint.
 
-Owns the meaning of `tools` and `tool_choice`, what a call's text keeps to, and the reading of that
-text, piece by piece. `auto` shows the tools to the model and leaves what it says as
-it is: finding calls in free text takes a parser of the model's own notation.
+Owns the meaning of `tools` and `tool_choice`, and what a call's text keeps to. Reading calls, those
+made sure of and those in free text, is the parsers' (`phloem.server.parsers`).
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -40,15 +38,6 @@ class ToolUse:
     """That makes sure of a call."""
     named: str | None = None
     """The one function that must be called; None beside a constraint: any of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallPart:
-    """What is new of a call: its name comes first and once, then its arguments in pieces."""
-
-    index: int
-    name: str | None
-    arguments: str
 
 
 def tool_use(request: ChatRequest) -> ToolUse:
@@ -145,98 +134,3 @@ def _parameters(function: FunctionSpec) -> Mapping[str, Any]:
             param="tools",
         )
     return {"type": "object", **given}
-
-
-class NamedCall:
-    """Reads the text of one call of a known function: all of it is the arguments."""
-
-    def __init__(self, name: str) -> None:
-        self._name: str | None = name
-
-    def feed(self, text: str) -> list[CallPart]:
-        """What more of the text says."""
-        if not text:
-            return []
-        name, self._name = self._name, None
-        return [CallPart(0, name, text)]
-
-    def finish_reason(self, ended: str) -> str:
-        """How the answer ended, as OpenAI calls it where the function was named: as any other."""
-        return ended
-
-
-@dataclass
-class CallList:
-    """Reads a list of calls, `[{"name": ..., "arguments": {...}}]`, however it is cut into pieces.
-
-    A call is told of once its name is known, which comes before its arguments.
-    """
-
-    _index: int = -1
-    """Of the latest call."""
-    _head: str = ""
-    """The latest call's text up to its arguments."""
-    _depth: int = 0
-    """Brackets that are open: one in the list, two in a call, more in its arguments."""
-    _in_string: bool = False
-    _escaped: bool = False
-    _new: list[CallPart] = field(default_factory=list)
-
-    def feed(self, text: str) -> list[CallPart]:
-        """What more of the text says."""
-        arguments = 0
-        for position, character in enumerate(text):
-            inside = self._depth > 2
-            self._take(character)
-            if not inside and self._depth > 2:
-                arguments = position
-                self._begin()
-            elif inside and self._depth == 2:
-                self._add(text[arguments : position + 1])
-            elif not inside and self._depth == 2:
-                self._head += character
-        if self._depth > 2:
-            self._add(text[arguments:])
-        new, self._new = self._new, []
-        return new
-
-    def finish_reason(self, ended: str) -> str:
-        """How the answer ended, as OpenAI calls it: by calls if its list is complete, or else by
-        what cut it, be it a stop string.
-        """
-        complete = self._index >= 0 and self._depth == 0
-        return "tool_calls" if complete and ended == "stop" else ended
-
-    def _take(self, character: str) -> None:
-        """Follow the nesting."""
-        if self._in_string:
-            if self._escaped or character == "\\":
-                self._escaped = not self._escaped
-            elif character == '"':
-                self._in_string = False
-        elif character == '"':
-            self._in_string = True
-        elif character in "[{":
-            self._depth += 1
-            if self._depth == 2:
-                self._head = ""
-        elif character in "]}":
-            self._depth -= 1
-
-    def _begin(self) -> None:
-        self._index += 1
-        # The head is an object's text up to where the value of "arguments" begins.
-        name = json.loads(f"{self._head}null}}")["name"]
-        self._new.append(CallPart(self._index, name, ""))
-
-    def _add(self, arguments: str) -> None:
-        if arguments:
-            self._new.append(CallPart(self._index, None, arguments))
-
-
-CallReader = NamedCall | CallList
-
-
-def call_reader(named: str | None) -> CallReader:
-    """A reader for one sequence of a chat whose `ToolUse` has a constraint."""
-    return CallList() if named is None else NamedCall(named)

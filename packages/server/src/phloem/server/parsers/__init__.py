@@ -7,10 +7,21 @@ same one. Nothing here knows of HTTP, tokens or engines.
 from phloem.server.parsers.base import (
     CallArguments,
     CallBegin,
+    CallEnd,
     Content,
     OutputParser,
     Part,
+    PlainText,
     Reasoning,
 )
 
-__all__ = ["CallArguments", "CallBegin", "Content", "OutputParser", "Part", "Reasoning"]
+__all__ = [
+    "CallArguments",
+    "CallBegin",
+    "CallEnd",
+    "Content",
+    "OutputParser",
+    "Part",
+    "PlainText",
+    "Reasoning",
+]

@@ -37,7 +37,14 @@ class CallArguments:
     text: str
 
 
-Part = Reasoning | Content | CallBegin | CallArguments
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """A call is whole: its arguments are a JSON object. One that was cut has no end."""
+
+    index: int
+
+
+Part = Reasoning | Content | CallBegin | CallArguments | CallEnd
 
 
 class OutputParser(Protocol):
@@ -56,3 +63,15 @@ class OutputParser(Protocol):
         of it was told stays told, and what was not is content.
         """
         ...
+
+
+class PlainText:
+    """For outputs without any notation: all text is content."""
+
+    def feed(self, text: str) -> list[Part]:
+        """The text."""
+        return [Content(text)] if text else []
+
+    def end(self) -> list[Part]:
+        """Nothing was held back."""
+        return []
