@@ -150,6 +150,7 @@ class LoopFrontend:
                 queue_timeout=request.queue_timeout,
                 priority=request.priority,
                 tenant=request.tenant,
+                retention=request.retention,
                 **guidance,
             )
             self.driver.listen(request.rid, tell)

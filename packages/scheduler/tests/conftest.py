@@ -26,7 +26,10 @@ from phloem.scheduler import (
 sys.path.insert(0, str(Path(__file__).parent))
 
 VOCAB = 50
-ASKED = ("timeout", "queue_timeout", "priority", "tenant", "matcher", "steer", "jump_forward")
+ASKED = (
+    *("timeout", "queue_timeout", "priority", "tenant"),
+    *("matcher", "steer", "jump_forward", "retention"),
+)
 EOS = 0
 
 

@@ -84,6 +84,14 @@ def test_a_constraint_is_sent_once_while_requests_name_it_and_forgotten_after_th
     assert sent[-2] == load
 
 
+def test_how_long_and_how_much_of_a_prompt_is_retained_is_sent_along(manager, sent):
+    manager.start(replace(asked("a"), retain_seconds=300, retain_tokens=5))
+    manager.start(asked("b"))
+    assert [(m.retain_seconds, m.retain_tokens) for m in sent] == [(300, 2), (None, None)]
+    with pytest.raises(ValueError, match="retain_seconds"):
+        manager.start(replace(asked("c"), retain_seconds=-1))
+
+
 def test_a_stream_gives_what_came_before_and_after_it_was_asked(manager):
     async def run():
         stream = manager.start(asked())

@@ -17,6 +17,7 @@ from phloem.mem_pool.expiry import Expiry
 from phloem.mem_pool.lease import (
     Brought,
     Lease,
+    Retention,
     Rows,
     Watermarks,
     check_all_open,
@@ -147,6 +148,7 @@ class CacheManager:
         *,
         keep_from: int | None = None,
         priority: int = 0,
+        retention: Retention | None = None,
     ) -> Lease | None:
         """Open a lease on a sequence and lock what the tree holds of it, having brought to the
         device what only the tiers below have.
@@ -159,6 +161,7 @@ class CacheManager:
             namespace: only sequences of an equal namespace share slots.
             keep_from: first position that must be computed anew (prompt logprobs), if any.
             priority: of what is published of it, for trees that keep the more important for longer.
+            retention: of its beginning, whenever it is published.
 
         Returns:
             The lease, its three watermarks all at the number of tokens reused; None when no row is
@@ -179,10 +182,16 @@ class CacheManager:
         assert row is not None, "a row was free above"
         lease = Lease(row, int(self.rows.generation[row]), namespace, self.marks.of(row), lock)
         lease.priority = priority
+<<<<<<< /tmp/dev/c8out/packages/mem_pool/src/phloem/mem_pool/manager.py
         if below.loaded != loaded:
             brought = min(below.loaded - loaded, length)
             from_store = min(below.restored - restored, brought)
             lease.brought = Brought(brought - from_store, from_store)
+=======
+        if retention is not None:
+            lease.retained = len(tokens) if retention.tokens is None else retention.tokens
+            lease.retain_for = retention.seconds
+>>>>>>> /tmp/dev/c8wt/packages/mem_pool/src/phloem/mem_pool/manager.py
         lease.marks[:] = length
         if length:
             lease.prefix = handle
@@ -295,11 +304,13 @@ class CacheManager:
                 "were given: give the ids of all committed tokens"
             )
         end = self._page_floor(lease.committed)
-        if end <= lease.protected:
-            return
         row = self.rows.table[lease.row]
         ours = row[:end]
         before = self.tree.sizes.total
+        if lease.retain_for is not None:
+            self._retain(lease, tokens, ours)
+        if end <= lease.protected:
+            return
         key = self.tree.key(tokens[:end], lease.namespace)
         result = self.tree.insert(key, ours, lease.priority)
         if self.tree.sizes.total != before:
@@ -403,6 +414,15 @@ class CacheManager:
                 self.tiers.quarantine(np.array(report.host.suspects, np.int32))
             self._room.free(self.tiers.forget(lambda: self.tree.evict_idle(math.inf)))
         return report
+
+    def _retain(self, lease: Lease, tokens: TokenIds, ours: Slots) -> None:
+        """Publish what is to be retained before the rest, so that the tree tells them apart.
+
+        What it takes of `ours` it has by the time the rest is published, which settles the row.
+        """
+        end = min(lease.retained, len(ours))
+        key = self.tree.key(tokens[:end], lease.namespace)
+        self.tree.insert(key, ours[:end], lease.priority, lease.retain_for)
 
     def _reusable(self, tokens: TokenIds, namespace: Namespace, keep_from: int | None) -> TreeKey:
         cap = max(len(tokens) - 1, 0)

@@ -103,7 +103,13 @@ class TieredTree(PrefixTree, Protocol):
         ...
 
     def insert(
-        self, key: Any, values: Slots, priority: int = 0, *, tier: Any = ...
+        self,
+        key: Any,
+        values: Slots,
+        priority: int = 0,
+        retain_for: float | None = None,
+        *,
+        tier: Any = ...,
     ) -> InsertResult:
         """Take slots of a tier for what that tier lacks of the key."""
         ...

@@ -102,10 +102,13 @@ class PrefixTree(Protocol):
         """End a lock."""
         ...
 
-    def insert(self, key: TreeKey, values: Slots, priority: int = 0) -> InsertResult:
+    def insert(
+        self, key: TreeKey, values: Slots, priority: int = 0, retain_for: float | None = None
+    ) -> InsertResult:
         """Take the slots of the ranges of the key that the tree does not hold; keeps no view.
 
-        The higher the priority, the longer a tree may keep the key.
+        The higher the priority, the longer a tree may keep the key; for `retain_for` seconds it
+        lets go of all else before.
         """
         ...
 
@@ -187,7 +190,9 @@ class NoPrefixTree:
     def unlock(self, lock: TreeLock) -> None:
         """Nothing was kept."""
 
-    def insert(self, key: TreeKey, values: Slots, priority: int = 0) -> InsertResult:
+    def insert(
+        self, key: TreeKey, values: Slots, priority: int = 0, retain_for: float | None = None
+    ) -> InsertResult:
         """Takes nothing: the caller keeps all of its slots."""
         return _Nothing()
 

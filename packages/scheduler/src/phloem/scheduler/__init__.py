@@ -41,6 +41,7 @@ from phloem.scheduler.validation import (
     checked_new_tokens,
     checked_priority,
     checked_prompt,
+    checked_retention,
     checked_seconds,
 )
 
@@ -86,6 +87,7 @@ __all__ = [
     "checked_new_tokens",
     "checked_priority",
     "checked_prompt",
+    "checked_retention",
     "checked_seconds",
     "create_loop",
     "create_policy",

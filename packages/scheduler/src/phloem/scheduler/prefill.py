@@ -241,6 +241,7 @@ class PrefillPlanner:
             request.namespace,
             keep_from=request.keep_from,
             priority=request.priority,
+            retention=request.retention,
         )
         if lease is None:
             return None

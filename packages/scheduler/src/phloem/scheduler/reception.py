@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 
 import numpy.typing as npt
 
-from phloem.mem_pool import CacheManager
+from phloem.mem_pool import CacheManager, Retention
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.deadlines import QUEUE, TOTAL, Deadlines
 from phloem.scheduler.forced_text import ForcedText
@@ -21,6 +21,7 @@ from phloem.scheduler.validation import (
     checked_new_tokens,
     checked_priority,
     checked_prompt,
+    checked_retention,
     checked_seconds,
 )
 from phloem.scheduler.weights import Namespace, WeightVersion
@@ -72,6 +73,7 @@ class Reception:
         matcher: TokenMatcher | None,
         steer: bool,
         jump_forward: bool | None,
+        retention: Retention | None,
     ) -> Request:
         """The request, queued; see `Scheduler.add`."""
         config = self._config
@@ -89,6 +91,8 @@ class Reception:
             len(prompt), params, config.context_len, capacity, longest
         )
         stop_matcher = self._stop_matcher(params)
+        if retention is not None:
+            retention = checked_retention(retention, len(prompt))
         now = self._clock()
         self._make_room(Newcomer(len(prompt), priority, tenant, config.enable_tenant_fairness), now)
         request = Request(
@@ -103,6 +107,7 @@ class Reception:
             guide=None if matcher is None else self._guide(matcher, steer, jump_forward, params),
             priority=priority,
             tenant=tenant,
+            retention=retention,
         )
         self._queue.add(request)
         for kind, seconds in ((TOTAL, total), (QUEUE, queued)):

@@ -9,8 +9,12 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
+<<<<<<< /tmp/dev/c8out/packages/scheduler/src/phloem/scheduler/request.py
 from phloem.mem_pool import Lease
 from phloem.mem_pool.lease import Brought
+=======
+from phloem.mem_pool import Lease, Retention
+>>>>>>> /tmp/dev/c8wt/packages/scheduler/src/phloem/scheduler/request.py
 from phloem.scheduler.guide import Guide
 from phloem.scheduler.ports import PromptLogprobs, StopMatcher, TopLogprobs
 from phloem.scheduler.sampling import SamplingParams
@@ -135,6 +139,8 @@ class Request:
     """For whom it is, where tenants are served fairly."""
     guide: Guide | None = None
     """Of a constraint, if there is one."""
+    retention: Retention | None = None
+    """Of the beginning of its prompt in the cache."""
 
     finish_reason: FinishReason | None = None
     lease: Lease | None = None

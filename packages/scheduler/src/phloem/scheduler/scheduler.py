@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 import numpy as np
 import numpy.typing as npt
 
-from phloem.mem_pool import CacheManager
+from phloem.mem_pool import CacheManager, Retention
 from phloem.radix_cache.simulated import SimulatedTree
 from phloem.scheduler.batch import Decode, ScheduleBatch, to_worker_batch
 from phloem.scheduler.budget import NewTokenRatio, max_total_tokens
@@ -149,6 +149,7 @@ class Scheduler:
         matcher: TokenMatcher | None = None,
         steer: bool = False,
         jump_forward: bool | None = None,
+        retention: Retention | None = None,
     ) -> Request:
         """Queue a request.
 
@@ -163,6 +164,8 @@ class Scheduler:
                 still be completed, as far as the matcher can tell.
             jump_forward: whether forced text is appended without forward passes; None: as
                 configured.
+            retention: of the beginning of the prompt, whose KV is then evicted last for a while;
+                where it has no length, of all of the prompt.
 
         Raises:
             ValueError: if the id is in use, the prompt is empty or has ids outside the vocabulary,
@@ -187,6 +190,7 @@ class Scheduler:
             matcher,
             steer,
             jump_forward,
+            retention,
         )
 
     def has(self, rid: str) -> bool:

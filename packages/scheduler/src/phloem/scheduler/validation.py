@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from phloem.mem_pool import Retention
 from phloem.scheduler.errors import ContextLengthError
 from phloem.scheduler.sampling import DEFAULT_MAX_NEW_TOKENS, SamplingParams
 
@@ -86,6 +87,20 @@ def checked_seconds(seconds: float | None, name: str) -> float | None:
             "leave it out"
         )
     return float(seconds)
+
+
+def checked_retention(given: Retention, prompt_tokens: int) -> Retention:
+    """How long, and how much of its prompt, a request wants to be retained; no more than that is.
+
+    Raises:
+        ValueError: the time is no positive number, or the length is negative or no integer.
+    """
+    seconds = checked_seconds(given.seconds, "retain_seconds")
+    assert seconds is not None, "a retention has a time"
+    tokens = prompt_tokens if given.tokens is None else given.tokens
+    if type(tokens) is not int or tokens < 0:
+        raise ValueError(f"retain_tokens is {tokens!r}: give a number of tokens, or leave it out")
+    return Retention(seconds, min(tokens, prompt_tokens))
 
 
 def checked_priority(given: int, uses_priorities: bool) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from phloem.grammar.constraint import Whitespace
+from phloem.mem_pool import Retention
 from phloem.scheduler import SamplingParams
 from phloem.server.constraints import ConstraintRequest
 from phloem.server.messages import CompiledConstraint, Limits, TextNews
@@ -48,6 +49,18 @@ class GenerationRequest:
     tenant: str | None = None
     """For whom it is, where tenants are served fairly; None: its namespace tells."""
     constraint: CompiledConstraint | None = None
+    retain_seconds: float | None = None
+    """For how long the beginning of its prompt is evicted after all that is not retained, from each
+    use on; None: it is not."""
+    retain_tokens: int | None = None
+    """How much of the prompt that is; None: all."""
+
+    @property
+    def retention(self) -> Retention | None:
+        """The two as the scheduler takes them."""
+        if self.retain_seconds is None:
+            return None
+        return Retention(self.retain_seconds, self.retain_tokens)
 
 
 class ConstraintCompiler(Protocol):

@@ -88,6 +88,8 @@ class Generate(_Message):
     priority: int = 0
     tenant: str | None = None
     constraint: ConstraintUse | None = None
+    retain_seconds: float | None = None
+    retain_tokens: int | None = None
 
 
 class Abort(_Message):

@@ -13,6 +13,7 @@ from functools import partial
 
 import zmq
 
+from phloem.mem_pool import Retention
 from phloem.scheduler import EventLoop, QueueFullError, SamplingParams
 from phloem.server.children import ChildConfig, enter_child
 from phloem.server.control import WaitingFlushes, answer, soonest
@@ -128,6 +129,7 @@ class SchedulerService:
                 matcher=guidance.matcher,
                 steer=guidance.steer,
                 jump_forward=guidance.jump_forward,
+                retention=_retention(message),
             )
         except QueueFullError as error:
             refused = Finish("refused", None, str(error), error.status_code, error.retry_after)
@@ -155,6 +157,12 @@ class SchedulerService:
     def _tell(self, id: int, freed: int | ValueError) -> None:
         failed = isinstance(freed, ValueError)
         self._frontend.send(Reply(id, {}, str(freed)) if failed else Reply(id, {"freed": freed}))
+
+
+def _retention(message: Generate) -> Retention | None:
+    if message.retain_seconds is None:
+        return None
+    return Retention(message.retain_seconds, message.retain_tokens)
 
 
 def _refusal(message: Generate, finish: Finish) -> TokenNews:

@@ -20,6 +20,7 @@ from phloem.scheduler import (
     checked_new_tokens,
     checked_priority,
     checked_prompt,
+    checked_retention,
     checked_seconds,
 )
 from phloem.server.frontend import (
@@ -153,6 +154,7 @@ class TokenizerManager:
             self.limits.capacity,
             self.limits.max_total_tokens,
         )
+        kept = request.retention and checked_retention(request.retention, len(prompt))
         message = Generate(
             rid,
             prompt.tolist(),
@@ -164,6 +166,8 @@ class TokenizerManager:
             checked_priority(request.priority, self.limits.priorities),
             request.tenant,
             self._use(request),
+            kept and kept.seconds,
+            kept and kept.tokens,
         )
         self._scheduler.send(message)
         stream = self._streams[rid] = RequestStream(partial(self._send_abort, [rid]))
