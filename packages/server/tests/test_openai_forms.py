@@ -113,6 +113,7 @@ def test_a_prompt_counts_once_and_its_first_sequence_tells_what_was_cached():
         "completion_tokens": 8,
         "total_tokens": 11,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

@@ -59,9 +59,8 @@ class ChatForm(OpenAIForm):
         elif news.text:
             parts += [self._before[index], json_line(news.text), self._after]
         if news.finish is not None:
-            self._usage.add(index, news)
             end = json_line({"delta": {}, "logprobs": None} | finish_fields(news))
-            parts += [opening, b",", end[1:-1], self._closing]
+            parts += [opening, b",", end[1:-1], self._ending(index, news)]
         return b"".join(parts)
 
     def _choice(self, index: int, output: TextNews) -> dict[str, Any]:

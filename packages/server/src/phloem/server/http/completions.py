@@ -29,7 +29,8 @@ class CompletionForm(OpenAIForm):
     def __init__(
         self, id: str, model: str, n: int, include_usage: bool, choices: Sequence[Choice]
     ) -> None:
-        super().__init__(Head(id, "text_completion", model), "text_completion", n, include_usage)
+        head = Head(id, "text_completion", model)
+        super().__init__(head, head.object, n, include_usage, len(choices))
         self._choices = choices
         self._before = [
             self._opening + str(index).encode() + b',"text":' for index in range(len(choices))
@@ -54,9 +55,8 @@ class CompletionForm(OpenAIForm):
         if news.finish is None:
             parts.append(b',"finish_reason":null')
         else:
-            self._usage.add(index, news)
             parts += [b",", json_line(finish_fields(news))[1:-1]]
-        return b"".join([*parts, self._closing])
+        return b"".join([*parts, self._ending(index, news) if news.finish else self._closing])
 
     def _choice(self, index: int, output: TextNews) -> dict[str, Any]:
         choice = self._choices[index]

@@ -16,6 +16,7 @@ import msgspec
 
 from phloem.server.http.errors import raise_if_failed
 from phloem.server.http.sse import event, json_line
+from phloem.server.http.truth import truth_fields
 from phloem.server.messages import TextNews
 
 
@@ -51,14 +52,15 @@ class Usage:
 
     def __init__(self, n: int) -> None:
         self._n = n
-        self._prompt = self._cached = self._completion = 0
+        self._prompt = self._cached = self._completion = self._reasoning = 0
 
-    def add(self, index: int, last: TextNews) -> None:
-        """Take in a sequence's end."""
+    def add(self, index: int, last: TextNews, reasoning_tokens: int = 0) -> None:
+        """Take in a sequence's end; of its tokens, so many were reasoning."""
         if index % self._n == 0:
             self._prompt += last.prompt_tokens
             self._cached += last.cached_tokens
         self._completion += last.completion_tokens
+        self._reasoning += reasoning_tokens
 
     def fields(self) -> dict[str, Any]:
         """OpenAI's usage object."""
@@ -67,18 +69,33 @@ class Usage:
             "completion_tokens": self._completion,
             "total_tokens": self._prompt + self._completion,
             "prompt_tokens_details": {"cached_tokens": self._cached},
+            "completion_tokens_details": {"reasoning_tokens": self._reasoning},
         }
 
 
 class OpenAIForm(ABC):
-    """The part of a `Form` that chats and completions share."""
+    """The part of a `Form` that chats and completions share.
 
-    def __init__(self, head: Head, chunk_object: str, n: int, include_usage: bool) -> None:
+    What a sequence tells of its making stands at the top of the answer, or of the chunk that ends
+    it, where it is the only one; else in its choice.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        chunk_object: str,
+        n: int,
+        include_usage: bool,
+        sequences: int | None = None,
+    ) -> None:
+        """`n` sequences of each prompt, `sequences` in all; None: of one prompt."""
         self._head = head
         self._chunk_head = Head(head.id, chunk_object, head.model, head.created)
         self._opening = self._chunk_head.opening()
-        self._closing = b'}],"usage":null}\n\n' if include_usage else b"}]}\n\n"
+        self._rest = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._closing = b"}]" + self._rest
         """A chunk's end, from behind the choice's last field."""
+        self._alone = (n if sequences is None else sequences) == 1
         self._usage = Usage(n)
         self._include_usage = include_usage
 
@@ -90,13 +107,35 @@ class OpenAIForm(ABC):
 
     def whole(self, outputs: Sequence[TextNews]) -> bytes:
         """The answer at once."""
-        for index, output in enumerate(outputs):
+        for output in outputs:
             raise_if_failed(output.finish)
-            self._usage.add(index, output)
-        choices = [self._choice(index, output) for index, output in enumerate(outputs)]
+        choices = []
+        for index, output in enumerate(outputs):
+            choice = self._choice(index, output)
+            self._usage.add(index, output, self._reasoning_tokens(index))
+            choices.append(choice if self._alone else choice | truth_fields(output))
+        return self._body(choices, outputs[0])
+
+    def _body(self, choices: Sequence[dict[str, Any]], first: TextNews) -> bytes:
+        """The whole answer with its choices; `first` is the first sequence."""
+        truth = truth_fields(first) if self._alone else {}
         return msgspec.json.encode(
-            self._head.fields() | {"choices": choices, "usage": self._usage.fields()}
+            self._head.fields() | {"choices": choices, "usage": self._usage.fields()} | truth
         )
+
+    def _ending(self, index: int, last: TextNews) -> bytes:
+        """The end of the chunk that ends a choice, from behind the choice's last field; counts its
+        tokens.
+        """
+        self._usage.add(index, last, self._reasoning_tokens(index))
+        truth = b"," + json_line(truth_fields(last))[1:-1]
+        if self._alone:
+            return b"}]" + truth + self._rest
+        return truth + self._closing
+
+    def _reasoning_tokens(self, index: int) -> int:
+        """Tokens of a choice, as far as it has come, that were reasoning."""
+        return 0
 
     @abstractmethod
     def _choice(self, index: int, output: TextNews) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from phloem.server.frontend import Frontend, GenerationRequest, NewsStream, Serv
 from phloem.server.http.errors import raise_if_failed, refusing
 from phloem.server.http.metrics import Meter, Metrics
 from phloem.server.http.sse import EventStream
+from phloem.server.http.truth import truth_headers
 from phloem.server.messages import Logprobs, TextNews
 
 
@@ -97,6 +98,7 @@ class Generation:
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
+            *truth_headers(outputs[0]),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -108,9 +110,19 @@ class Generation:
         fails before has a status of its own.
         """
         events = EventStream(send)
+        told = False
+        """Whether some sequence's first news have given the headers."""
         with self._started(requests, prompt) as sequences:
 
             async def pass_on(index: int, sequence: _Sequence) -> None:
+                nonlocal told
+                first = await anext(sequence)
+                if not told:
+                    told = True
+                    events.add_headers(truth_headers(first))
+                data = form.chunk(index, first)
+                if data:
+                    await events.write(data)
                 async for news in sequence:
                     data = form.chunk(index, news)
                     if data:

@@ -12,6 +12,7 @@ import msgspec
 from starlette.types import Send
 
 from phloem.server.http.errors import as_api_error
+from phloem.server.http.truth import Headers
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -45,17 +46,23 @@ def event(content: Any) -> bytes:
 class EventStream:
     """One response of events; the status goes out with the first of them."""
 
-    __slots__ = ("_send", "started")
+    __slots__ = ("_headers", "_send", "started")
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._headers = list(_HEADERS)
         self.started = False
+
+    def add_headers(self, headers: Headers) -> None:
+        """Headers beside those that every stream has; too late once it has started."""
+        self._headers += headers
 
     async def write(self, events: bytes) -> None:
         """Send framed events."""
         if not self.started:
             self.started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            start = {"type": "http.response.start", "status": 200, "headers": self._headers}
+            await self._send(start)
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
 
     async def end(self, events: bytes = b"") -> None:
