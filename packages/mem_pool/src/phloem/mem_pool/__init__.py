@@ -7,13 +7,8 @@ torch.
 from phloem.mem_pool.array_transfer import ArrayTransfer
 from phloem.mem_pool.disk_store import DiskStats, DiskStore
 from phloem.mem_pool.errors import IntegrityError, OwnershipError
-<<<<<<< /tmp/dev/c8out/packages/mem_pool/src/phloem/mem_pool/__init__.py
 from phloem.mem_pool.host_tier import HostTier
-from phloem.mem_pool.lease import Lease
-=======
-from phloem.mem_pool.host_tier import HostTier, TierStats
 from phloem.mem_pool.lease import Lease, Retention
->>>>>>> /tmp/dev/c8wt/packages/mem_pool/src/phloem/mem_pool/__init__.py
 from phloem.mem_pool.manager import CacheManager
 from phloem.mem_pool.report import HostReport, Report
 from phloem.mem_pool.rows import RowTable

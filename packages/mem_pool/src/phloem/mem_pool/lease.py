@@ -50,13 +50,6 @@ class _Mark:
         lease.marks[self._index] = value
 
 
-<<<<<<< /tmp/dev/c8out/packages/mem_pool/src/phloem/mem_pool/lease.py
-class Brought(NamedTuple):
-    """Tokens of a prefix that were brought to the device, by where they were found."""
-
-    host: int
-    store: int
-=======
 @dataclass(frozen=True, slots=True)
 class Retention:
     """That a prefix is evicted after all that has none, while it lasts; it pins nothing."""
@@ -65,7 +58,13 @@ class Retention:
     """From each time that it is published or used anew."""
     tokens: int | None = None
     """Length of the prefix; None: all that is known when its lease opens."""
->>>>>>> /tmp/dev/c8wt/packages/mem_pool/src/phloem/mem_pool/lease.py
+
+
+class Brought(NamedTuple):
+    """Tokens of a prefix that were brought to the device, by where they were found."""
+
+    host: int
+    store: int
 
 
 @dataclass(slots=True, eq=False)
@@ -96,15 +95,12 @@ class Lease:
     """The tree's handle of `[0, protected)`; None while that is empty."""
     priority: int = 0
     """What the tree is told with all that is published; the higher, the longer it may be kept."""
-<<<<<<< /tmp/dev/c8out/packages/mem_pool/src/phloem/mem_pool/lease.py
-    brought: Brought | None = None
-    """What of the prefix was not on the device when the lease was opened; None: nothing."""
-=======
     retained: int = 0
     """Tokens at the beginning that the tree is asked to evict last."""
     retain_for: float | None = None
     """Seconds for which it is; None: for none."""
->>>>>>> /tmp/dev/c8wt/packages/mem_pool/src/phloem/mem_pool/lease.py
+    brought: Brought | None = None
+    """What of the prefix was not on the device when the lease was opened; None: nothing."""
     closed: bool = False
 
     protected = _Mark(0)

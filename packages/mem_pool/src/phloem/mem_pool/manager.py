@@ -182,16 +182,13 @@ class CacheManager:
         assert row is not None, "a row was free above"
         lease = Lease(row, int(self.rows.generation[row]), namespace, self.marks.of(row), lock)
         lease.priority = priority
-<<<<<<< /tmp/dev/c8out/packages/mem_pool/src/phloem/mem_pool/manager.py
         if below.loaded != loaded:
             brought = min(below.loaded - loaded, length)
             from_store = min(below.restored - restored, brought)
             lease.brought = Brought(brought - from_store, from_store)
-=======
         if retention is not None:
             lease.retained = len(tokens) if retention.tokens is None else retention.tokens
             lease.retain_for = retention.seconds
->>>>>>> /tmp/dev/c8wt/packages/mem_pool/src/phloem/mem_pool/manager.py
         lease.marks[:] = length
         if length:
             lease.prefix = handle

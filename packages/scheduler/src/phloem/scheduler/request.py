@@ -9,12 +9,8 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-<<<<<<< /tmp/dev/c8out/packages/scheduler/src/phloem/scheduler/request.py
-from phloem.mem_pool import Lease
-from phloem.mem_pool.lease import Brought
-=======
 from phloem.mem_pool import Lease, Retention
->>>>>>> /tmp/dev/c8wt/packages/scheduler/src/phloem/scheduler/request.py
+from phloem.mem_pool.lease import Brought
 from phloem.scheduler.guide import Guide
 from phloem.scheduler.ports import PromptLogprobs, StopMatcher, TopLogprobs
 from phloem.scheduler.sampling import SamplingParams
