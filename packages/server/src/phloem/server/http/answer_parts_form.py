@@ -10,7 +10,7 @@ from phloem.server.http.answer_parts import AnswerParts, ChatHead
 from phloem.server.http.errors import raise_if_failed
 from phloem.server.http.forms import Head, OpenAIForm, finish_fields
 from phloem.server.http.logprobs import chat_logprobs
-from phloem.server.http.sse import event
+from phloem.server.http.sse import event, json_line
 from phloem.server.messages import TextNews
 from phloem.server.parsers import CallArguments, CallBegin, Content, Part, Reasoning
 
@@ -47,8 +47,9 @@ class PartsForm(OpenAIForm):
         if delta or logprobs:
             events.append(self._event(index, delta, logprobs=logprobs))
         if news.finish is not None:
-            self._usage.add(index, news)
-            events.append(self._event(index, {}, **_finish_fields(news, parts)))
+            opening = self._opening + str(index).encode() + b","
+            end = {"delta": {}, "logprobs": None} | _finish_fields(news, parts)
+            events.append(opening + json_line(end)[1:-1] + self._ending(index, news))
         return b"".join(events)
 
     def _event(self, index: int, delta: dict[str, Any], **fields: Any) -> bytes:
@@ -57,13 +58,16 @@ class PartsForm(OpenAIForm):
         return event(self._chunk_head.fields() | {"choices": [choice | fields]} | usage)
 
     def _choice(self, index: int, output: TextNews) -> dict[str, Any]:
-        parts = self._new_parts()
+        parts = self._parts[index] = self._new_parts()
         said = _delta(parts.take(output))
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None} | said
         for call in message.get("tool_calls", ()):
             del call["index"]
         choice = {"index": index, "message": message, "logprobs": self._logprobs(output)}
         return choice | _finish_fields(output, parts)
+
+    def _reasoning_tokens(self, index: int) -> int:
+        return self._parts[index].reasoning_tokens
 
     def _logprobs(self, news: TextNews) -> dict[str, Any] | None:
         if self._names is None or news.logprobs is None:
