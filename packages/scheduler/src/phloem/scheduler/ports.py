@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,27 @@ class PromptLogprobRequest:
     top: int
 
 
+PoolingMode = Literal["mean", "last"]
+"""How the hidden states of a prompt become one vector: the mean over all of its tokens, or that of
+its last token.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingRequest:
+    """One batch row whose prompt is pooled to a vector; it makes no tokens.
+
+    For "mean" the row computes all of its prompt, maybe in several steps, of which the first begins
+    at position 0: the runner keeps the sum of each row from step to step, and begins anew at
+    position 0, whatever it kept. For "last" there is a request in the step that ends the prompt.
+    """
+
+    index: int
+    mode: PoolingMode
+    complete: bool
+    """Whether this step ends the prompt, so that the vector is due."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelWorkerBatch:
     """One step for the runner: prefill chunks and decodes together, as flat arrays.
@@ -61,6 +82,7 @@ class ModelWorkerBatch:
     """[B] whether row i yields a token; False in a chunk that does not end its prompt."""
     sampling: SamplingBatch
     prompt_logprobs: tuple[PromptLogprobRequest, ...] = ()
+    pooling: tuple[PoolingRequest, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -129,6 +151,11 @@ class StepResult:
     logprobs: Logprobs | None = None
     row_errors: Mapping[int, str] = field(default_factory=dict)
     """Rows that failed (NaN logits, say), with the reason: that request ends, the others go on."""
+    embeddings: Mapping[int, npt.NDArray[np.float32]] = field(default_factory=dict)
+    """`[hidden]` by row, for each complete `PoolingRequest`: pooled outputs of the model's final
+    norm, not normalised to any length. What a row gets depends on its prompt alone, bit for bit
+    where the hidden states do: sums of a mean go from position to position, however it was cut.
+    """
 
 
 class Runner(Protocol):

@@ -21,6 +21,8 @@ class RowResult:
     """One entry a token if the step computed logprobs at all, else empty."""
     prompt_logprobs: PromptLogprobs | None
     error: str | None
+    embedding: npt.NDArray[np.float32] | None
+    """Of a prompt that is pooled and that the step has ended."""
 
 
 class RowResults:
@@ -44,6 +46,7 @@ class RowResults:
             logprobs=_token_logprobs(result.logprobs, first, end),
             prompt_logprobs=result.logprobs.prompt.get(i) if result.logprobs else None,
             error=result.row_errors.get(i),
+            embedding=result.embeddings.get(i),
         )
 
 
