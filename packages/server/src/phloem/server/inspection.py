@@ -21,9 +21,9 @@ MOST_TOKENS = 512
 def tree(scheduler: Scheduler, limit: int) -> Value:
     """The `limit` (at most `MOST_NODES`) nodes of the prefix tree that carry most tokens.
 
-    `pool` has the tokens of the KV cache by state, which make `total`: `free`, `cached` (could be
-    evicted), `shared` (prefixes that running requests use) and `private` (what only one request
-    has). `namespaces` are lists of nodes, parents first, each node as in `OutlineNode` with its
+    `pool` has the tokens of the KV cache by state, which make `total`: `free`, `evictable` and
+    `protected` (both in the tree; running requests use the latter), and `leased` (what a request
+    has for itself). `namespaces` are lists of nodes, parents first, each node as in `OutlineNode` with its
     `id` as a text; `namespace` is in clear. None is shown where nothing is cached at all.
     """
     manager = scheduler.manager
@@ -31,9 +31,9 @@ def tree(scheduler: Scheduler, limit: int) -> Value:
     free, capacity = manager.free_tokens, manager.capacity
     pool = {
         "free": free,
-        "cached": sizes.evictable,
-        "shared": sizes.protected,
-        "private": capacity - free - sizes.evictable - sizes.protected,
+        "evictable": sizes.evictable,
+        "protected": sizes.protected,
+        "leased": capacity - free - sizes.evictable - sizes.protected,
         "total": capacity,
         "page_size": manager.page_size,
     }

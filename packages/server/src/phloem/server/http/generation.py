@@ -18,6 +18,7 @@ from phloem.server.concurrency import all_of
 from phloem.server.frontend import Frontend, GenerationRequest, NewsStream, ServiceUnavailable
 from phloem.server.http.errors import raise_if_failed, refusing
 from phloem.server.http.metrics import Meter, Metrics
+from phloem.server.http.recent import Recent, Trace
 from phloem.server.http.sse import EventStream
 from phloem.server.http.truth import truth_headers
 from phloem.server.messages import Logprobs, TextNews
@@ -82,6 +83,7 @@ class Generation:
     def __init__(self, frontend: Frontend, metrics: Metrics) -> None:
         self._frontend = frontend
         self._metrics = metrics
+        self.recent = Recent()
 
     async def send_whole(
         self, requests: Sequence[GenerationRequest], form: Form, prompt: str, send: Send
@@ -147,7 +149,8 @@ class Generation:
             for request in requests:
                 with refusing(prompt=prompt):
                     stream = self._frontend.start(request)
-                sequences.append(_Sequence(stream, self._metrics.meter()))
+                trace = self.recent.begin(request)
+                sequences.append(_Sequence(stream, self._metrics.meter(), trace))
             yield sequences
         finally:
             for sequence in sequences:
@@ -157,11 +160,12 @@ class Generation:
 class _Sequence:
     """The news of one sequence, measured as they pass."""
 
-    __slots__ = ("_meter", "_stream")
+    __slots__ = ("_meter", "_stream", "_trace")
 
-    def __init__(self, stream: NewsStream, meter: Meter) -> None:
+    def __init__(self, stream: NewsStream, meter: Meter, trace: Trace) -> None:
         self._stream = stream
         self._meter = meter
+        self._trace = trace
 
     def __aiter__(self) -> _Sequence:
         return self
@@ -171,8 +175,10 @@ class _Sequence:
             news = await self._stream.__anext__()
         except ServiceUnavailable:
             self._meter.end("error")
+            self._trace.end("error")
             raise
         self._meter.take(news)
+        self._trace.take(news)
         if news.finish is not None and news.finish.type == "refused":
             # All or none: what the others would come to is not waited for.
             raise_if_failed(news.finish)
@@ -181,6 +187,7 @@ class _Sequence:
     def close(self) -> None:
         self._stream.close()
         self._meter.end("abort")
+        self._trace.end("abort")
 
 
 def join_news(parts: Sequence[TextNews]) -> TextNews:
