@@ -89,7 +89,7 @@ def test_a_dataclass_becomes_options_and_only_those_given_are_passed():
 def test_a_field_that_no_option_can_hold_is_refused():
     @dataclass(frozen=True)
     class Options:
-        names: tuple[str, ...] = ()
+        names: dict[str, str] | None = None
 
     with pytest.raises(TypeError, match="field names"):
         dataclass_options(Options, "given")

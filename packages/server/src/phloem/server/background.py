@@ -5,6 +5,7 @@ Owns its command line, the wait until it is ready, and its end.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from itertools import chain
 
 from phloem.server.children import main_of
 from phloem.server.config import ServerArgs
@@ -81,9 +83,11 @@ def running_server(
     Raises:
         RuntimeError: it did not start within `timeout` seconds; with its messages.
     """
-    flags = _flags(args or ServerArgs()) + _flags(http or HttpArgs(port=0))
+    http = http or HttpArgs(port=0)
+    flags = _flags(args or ServerArgs()) + _flags(http)
     process = subprocess.Popen(
         [*main_of("phloem.server.cli"), "serve", *flags],
+        env=os.environ | _secrets(http),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -102,10 +106,22 @@ def _flags(options: ServerArgs | HttpArgs) -> list[str]:
     flags = []
     for field in fields(options):
         value, flag = getattr(options, field.name), "--" + field.name.replace("_", "-")
-        if value == field.default:
+        if value == field.default or field.metadata["secret_env"] is not None:
             continue
         if isinstance(value, bool):
             flags.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, tuple):
+            flags += chain.from_iterable((flag, part) for part in value)
         else:
             flags += [flag, str(value)]
     return flags
+
+
+def _secrets(options: HttpArgs) -> dict[str, str]:
+    """What must not be on the command line, which others can read: the variables that say it."""
+    said = {}
+    for field in fields(options):
+        value, name = getattr(options, field.name), field.metadata["secret_env"]
+        if name is not None and value != field.default:
+            said[name] = " ".join(value) if isinstance(value, tuple) else value
+    return said

@@ -14,9 +14,21 @@ from typing import Any
 ENGINE, MEMORY, SCHEDULING, GRAMMAR = "Engine", "Memory", "Scheduling", "Grammar"
 
 
-def option(default: Any, help: str, *, group: str, choices: tuple[str, ...] = ()) -> Any:
-    """A field of options: what it is for, where help lists it, and its values if they are few."""
-    return field(default=default, metadata={"help": help, "group": group, "choices": choices})
+def option(
+    default: Any,
+    help: str,
+    *,
+    group: str,
+    choices: tuple[str, ...] = (),
+    secret_env: str | None = None,
+) -> Any:
+    """A field of options: what it is for, where help lists it, and its values if they are few.
+
+    A secret is never shown; the command line takes it from the variable `secret_env` too, since
+    others on the machine can read the arguments of a process.
+    """
+    metadata = {"help": help, "group": group, "choices": choices, "secret_env": secret_env}
+    return field(default=default, repr=secret_env is None, metadata=metadata)
 
 
 def check_types(options: Any) -> None:
@@ -26,8 +38,12 @@ def check_types(options: Any) -> None:
         ValueError: naming the option.
     """
     for name, hint in typing.get_type_hints(type(options)).items():
-        kinds = typing.get_args(hint) or (hint,)
         value = getattr(options, name)
+        if typing.get_origin(hint) is tuple:
+            if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
+                raise ValueError(f"{name} is no tuple of texts: give one, with each value apart")
+            continue
+        kinds = typing.get_args(hint) or (hint,)
         whole_for_float = type(value) is int and float in kinds
         if type(value) not in kinds and not whole_for_float:
             wanted = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))

@@ -19,6 +19,7 @@ _COMMANDS = {
     "bench": "Measure a running server under load.",
     "serve": "Serve a model over HTTP, with the OpenAI API.",
     "grammar": "Say what constraints on outputs can be enforced.",
+    "keys": "Make, list and remove API keys.",
     "demo": "See the engine answer, and its prefix cache at work.",
     "pull": "Fetch a model into the cache.",
     "doctor": "Show what this machine offers to the engine.",

@@ -25,8 +25,8 @@ def dataclass_options(cls: type, argument: str) -> Callable[[Command], Command]:
     """A decorator that adds an option for each field of `cls`.
 
     The command gets those that were given as one dict, in the keyword argument `argument`. Fields
-    are str, int, float or bool, or one of these and None; their metadata may hold `help` and
-    `choices`.
+    are str, int, float or bool, or one of these and None, or tuple[str, ...], whose option may be
+    given several times; their metadata may hold `help`, `choices` and `secret_env`.
     """
     hints = typing.get_type_hints(cls)
     options = {field.name: _option(field, hints[field.name]) for field in fields(cls)}
@@ -35,7 +35,7 @@ def dataclass_options(cls: type, argument: str) -> Callable[[Command], Command]:
         @functools.wraps(command)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             values = {name: kwargs.pop(name) for name in options}
-            given = {name: value for name, value in values.items() if value is not None}
+            given = {name: value for name, value in values.items() if value not in (None, ())}
             return command(*args, **kwargs, **{argument: given})
 
         for option in reversed(options.values()):
@@ -78,6 +78,11 @@ def _option(field: Field[Any], hint: Any) -> Callable[[Any], Any]:
         click.option, cls=GroupedOption, group=field.metadata.get("group"), default=None
     )
     text = field.metadata.get("help", "")
+    env = field.metadata.get("secret_env")
+    if env is not None:
+        text = f"{text}  [{env}]"
+    if typing.get_origin(hint) is tuple:
+        return make(flag, field.name, multiple=True, envvar=env, help=text)
     kind = _kind_of(field.name, hint)
     if kind is bool and field.default is False:
         return make(flag, field.name, is_flag=True, help=text)
@@ -87,7 +92,8 @@ def _option(field: Field[Any], hint: Any) -> Callable[[Any], Any]:
     if field.default is not None:
         text = f"{text}  [default: {field.default}]"
     # No default is passed on: the dataclass has it, and the command learns what was given.
-    return make(flag, field.name, type=click.Choice(choices) if choices else kind, help=text)
+    type = click.Choice(choices) if choices else kind
+    return make(flag, field.name, type=type, envvar=env, help=text)
 
 
 def _kind_of(name: str, hint: Any) -> type:
