@@ -44,9 +44,11 @@ def test_plain_keys_and_the_admin_key_are_found_beside_those_of_a_file(file):
     found = [ring.find(key) for key in (b"one", b"two", secret.encode(), b"boss")]
     assert [key.name for key in found] == ["key-1", "key-2", "alice", "admin"]
     assert [key.admin for key in found] == [False, False, False, True]
-    assert ring.has_admin and ring.has_callers
+    assert ring.has_admin
+    assert ring.has_callers
     only = make_ring((), None, "boss")
-    assert only.has_admin and not only.has_callers
+    assert only.has_admin
+    assert not only.has_callers
     assert not KeyRing().has_admin
 
 
