@@ -87,8 +87,13 @@ class Driver:
         for layer in range(self.pool.num_layers):
             self.pool.store(layer, slots, nan, nan)
 
-    def batch(self, *parts, params=GREEDY, samples=None, histories=(), suppressed=(), asked=()):
-        """Each part is (row, ids, end): these ids are computed, and end at position `end`."""
+    def batch(
+        self, *parts, params=GREEDY, samples=None, histories=(), suppressed=(), asked=(), **more
+    ):
+        """Each part is (row, ids, end): these ids are computed, and end at position `end`.
+
+        `more` are other fields of the batch.
+        """
         if not isinstance(params, list):
             params = [params] * len(parts)
         rows = np.array([row for row, _, _ in parts], np.int32)
@@ -104,6 +109,7 @@ class Driver:
                 params, [p.seed or 0 for p in params], ends.tolist(), suppressed, histories
             ),
             prompt_logprobs=asked,
+            **more,
         )
 
     def enqueue(self, *parts, masks=None, **settings):

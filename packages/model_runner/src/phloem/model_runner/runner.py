@@ -21,6 +21,7 @@ from torch import Tensor
 from phloem.kernels import KVCache, KVLayer
 from phloem.model_runner.batch import PreparedBatch, Relayed, prepare
 from phloem.model_runner.models import LlamaModel
+from phloem.model_runner.pooling import Pooler
 from phloem.model_runner.prompt_logprobs import prompt_logprobs
 from phloem.model_runner.sampler import (
     NOT_FINITE,
@@ -69,6 +70,7 @@ class _Forwarded:
     errors: Mapping[int, str]
     """Of rows that do not sample; what is wrong with the others shows in their logits."""
     prompt: Mapping[int, PromptLogprobs]
+    embeddings: Mapping[int, npt.NDArray[np.float32]]
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +107,7 @@ class ModelRunner:
         self._kv_pool = kv_pool if layer_ready is None else _AwaitedKV(kv_pool, layer_ready)
         self._row_table = row_table
         self._sampler = Sampler(model.ops)
+        self._pooler = Pooler(model)
         self._relay = _Relay(len(row_table), model.device)
         self._worker: _Worker = (
             ThreadPoolExecutor(1, thread_name_prefix="phloem-model") if overlap else _Inline()
@@ -153,22 +156,31 @@ class ModelRunner:
     def _forward(self, batch: ModelWorkerBatch, prepared: PreparedBatch) -> _Forwarded:
         if prepared.relayed is not None:
             self._relay.fill(prepared.forward.input_ids, prepared.relayed)
-        wanted = None if batch.prompt_logprobs else prepared.last_tokens
+        all_wanted = batch.prompt_logprobs or batch.pooling
+        wanted = None if all_wanted else prepared.last_tokens
         hidden = self._model.forward(prepared.forward, self._kv_pool, wanted)
         last = hidden
         if wanted is None and prepared.last_tokens is not None:
             last = hidden[prepared.last_tokens]
         rows = np.flatnonzero(batch.samples)
-        errors: Mapping[int, str] = {}
+        errors: dict[int, str] = {}
         if len(rows) < len(last):
             errors = _not_finite(last, np.flatnonzero(~batch.samples))
             last = last[torch.from_numpy(rows).to(last.device)]
-        return _Forwarded(
-            last,
-            rows,
-            errors,
-            prompt_logprobs(self._model, hidden, prepared.starts, batch.prompt_logprobs),
-        )
+        prompt = prompt_logprobs(self._model, hidden, prepared.starts, batch.prompt_logprobs)
+        embeddings = self._pool(batch, prepared, hidden)
+        for i, vector in embeddings.items():
+            if not np.isfinite(vector).all():
+                errors[i] = NOT_FINITE
+        return _Forwarded(last, rows, errors, prompt, embeddings)
+
+    def _pool(
+        self, batch: ModelWorkerBatch, prepared: PreparedBatch, hidden: Tensor
+    ) -> Mapping[int, npt.NDArray[np.float32]]:
+        if not batch.pooling:
+            return {}
+        lengths = batch.query_lens, batch.seq_lens
+        return self._pooler.pool(hidden, prepared.starts, batch.rows, lengths, batch.pooling)
 
     @torch.inference_mode()
     def _sample(self, step: RunnerStep, masks: TokenMasks | None) -> StepResult:
@@ -230,7 +242,8 @@ def _result(batch: ModelWorkerBatch, forwarded: _Forwarded, sampled: Sampled | N
     if sampled is None:
         empty = Logprobs(np.empty(0, np.float32), (), forwarded.prompt)
         logprobs = empty if forwarded.prompt else None
-        return StepResult(np.empty(0, np.int32), counts, logprobs, forwarded.errors)
+        ids = np.empty(0, np.int32)
+        return StepResult(ids, counts, logprobs, forwarded.errors, forwarded.embeddings)
     rows, keep = forwarded.rows, sampled.ok
     counts[rows[keep]] = 1
     logprobs = None
@@ -238,7 +251,8 @@ def _result(batch: ModelWorkerBatch, forwarded: _Forwarded, sampled: Sampled | N
         top = tuple(t for t, kept in zip(sampled.top_logprobs, keep, strict=True) if kept)
         logprobs = Logprobs(sampled.chosen_logprobs[keep], top, forwarded.prompt)
     ids = sampled.ids.cpu().numpy()[keep].astype(np.int32)
-    return StepResult(ids, counts, logprobs, sampled.errors | dict(forwarded.errors))
+    errors = sampled.errors | dict(forwarded.errors)
+    return StepResult(ids, counts, logprobs, errors, forwarded.embeddings)
 
 
 class _AwaitedKV:

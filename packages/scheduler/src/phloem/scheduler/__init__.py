@@ -15,6 +15,8 @@ from phloem.scheduler.ports import (
     RELAYED,
     Logprobs,
     ModelWorkerBatch,
+    PoolingMode,
+    PoolingRequest,
     PromptLogprobRequest,
     PromptLogprobs,
     Runner,
@@ -39,6 +41,7 @@ from phloem.scheduler.scheduler import Scheduler
 from phloem.scheduler.scripted import ScriptedResponses, ScriptedRowError, ScriptedRunner
 from phloem.scheduler.validation import (
     checked_new_tokens,
+    checked_pooling,
     checked_priority,
     checked_prompt,
     checked_retention,
@@ -58,6 +61,8 @@ __all__ = [
     "OverlapLoop",
     "PauseMode",
     "PlainTokens",
+    "PoolingMode",
+    "PoolingRequest",
     "PromptLogprobRequest",
     "PromptLogprobs",
     "QueueFullError",
@@ -85,6 +90,7 @@ __all__ = [
     "TokenMatcher",
     "TopLogprobs",
     "checked_new_tokens",
+    "checked_pooling",
     "checked_priority",
     "checked_prompt",
     "checked_retention",

@@ -10,7 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from phloem.mem_pool import Lease
-from phloem.scheduler.ports import RELAYED, ModelWorkerBatch, PromptLogprobRequest
+from phloem.scheduler.ports import (
+    RELAYED,
+    ModelWorkerBatch,
+    PoolingRequest,
+    PromptLogprobRequest,
+)
 from phloem.scheduler.request import Request
 from phloem.scheduler.sampling import SamplingBatch, TokenHistory
 from phloem.scheduler.table import Bools, Ints, RequestTable, Rows
@@ -145,6 +150,7 @@ def to_worker_batch(
         samples=batch.samples,
         sampling=_sampling(parameters, arrays.seq_lens, _shaped(batch), eos_token_ids),
         prompt_logprobs=tuple(_prompt_logprobs(chunks)),
+        pooling=tuple(_pooling(chunks)),
     )
 
 
@@ -238,3 +244,10 @@ def _prompt_logprobs(chunks: Sequence[BatchRow]) -> Iterator[PromptLogprobReques
             yield PromptLogprobRequest(
                 i, first - 1 - row.start, targets, request.params.top_logprobs or 0
             )
+
+
+def _pooling(chunks: Sequence[BatchRow]) -> Iterator[PoolingRequest]:
+    for i, row in enumerate(chunks):
+        mode, complete = row.request.pooling, row.end == row.request.prefill_end
+        if mode == "mean" or (mode == "last" and complete):
+            yield PoolingRequest(i, mode, complete)

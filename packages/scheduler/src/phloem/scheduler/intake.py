@@ -124,7 +124,14 @@ class ResultIntake:
             self._fail(request, str(broken))
             return
         if row.end == request.prefill_end and request.max_new_tokens == 0:
-            reason = FinishReason("length")
+            if request.pooling is None:
+                reason = FinishReason("length")
+            elif result.embedding is None:
+                self._fail(request, "the runner pools no hidden states: ask it for tokens only")
+                return
+            else:
+                request.embedding = result.embedding
+                reason = FinishReason("stop")
         if reason is None and row.end <= request.prefill_end and request.publish:
             self._manager.checkpoint(row.lease, request.tokens)
         wanted = request.params.top_logprobs is not None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phloem.mem_pool import CacheManager, Lease
+from phloem.mem_pool import CacheManager, Lease, cache_miss
 from phloem.scheduler.batch import BatchRow
 from phloem.scheduler.budget import NewTokenRatio, PrefillBudget, tokens_needed
 from phloem.scheduler.config import SchedulerConfig
@@ -268,6 +268,10 @@ class PrefillPlanner:
         if request.cached_tokens is None:
             # Only the first time: what a retracted request finds again is its own work, not a hit.
             request.cached_tokens, request.brought = lease.protected, lease.brought
+            if request.explain_cache:
+                request.cache_miss = cache_miss(
+                    self._manager, lease, request.tokens, request.keep_from
+                )
             request.admitted = self._clock()
 
     def _next_chunk(self, request: Request, budget: PrefillBudget) -> list[BatchRow]:

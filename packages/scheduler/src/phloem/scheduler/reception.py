@@ -12,13 +12,20 @@ from phloem.scheduler.deadlines import QUEUE, TOTAL, Deadlines
 from phloem.scheduler.forced_text import ForcedText
 from phloem.scheduler.guide import Guide
 from phloem.scheduler.limits import Newcomer, QueueLimit
-from phloem.scheduler.ports import StopChecker, StopMatcher, TextTokenizer, TokenMatcher
+from phloem.scheduler.ports import (
+    PoolingMode,
+    StopChecker,
+    StopMatcher,
+    TextTokenizer,
+    TokenMatcher,
+)
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.randomness import draw_seeds
 from phloem.scheduler.request import FinishReason, Request
 from phloem.scheduler.sampling import SamplingParams
 from phloem.scheduler.validation import (
     checked_new_tokens,
+    checked_pooling,
     checked_priority,
     checked_prompt,
     checked_retention,
@@ -74,6 +81,8 @@ class Reception:
         steer: bool,
         jump_forward: bool | None,
         retention: Retention | None,
+        pooling: PoolingMode | None,
+        explain_cache: bool,
     ) -> Request:
         """The request, queued; see `Scheduler.add`."""
         config = self._config
@@ -93,6 +102,7 @@ class Reception:
         stop_matcher = self._stop_matcher(params)
         if retention is not None:
             retention = checked_retention(retention, len(prompt))
+        pooling = checked_pooling(pooling, params)
         now = self._clock()
         self._make_room(Newcomer(len(prompt), priority, tenant, config.enable_tenant_fairness), now)
         request = Request(
@@ -108,6 +118,8 @@ class Reception:
             priority=priority,
             tenant=tenant,
             retention=retention,
+            pooling=pooling,
+            explain_cache=explain_cache,
         )
         self._queue.add(request)
         for kind, seconds in ((TOTAL, total), (QUEUE, queued)):

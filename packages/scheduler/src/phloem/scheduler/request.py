@@ -9,10 +9,10 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from phloem.mem_pool import Lease, Retention
+from phloem.mem_pool import CacheMiss, Lease, Retention
 from phloem.mem_pool.lease import Brought
 from phloem.scheduler.guide import Guide
-from phloem.scheduler.ports import PromptLogprobs, StopMatcher, TopLogprobs
+from phloem.scheduler.ports import PoolingMode, PromptLogprobs, StopMatcher, TopLogprobs
 from phloem.scheduler.sampling import SamplingParams
 
 
@@ -83,8 +83,12 @@ class RequestOutput:
     jump_forward_tokens: int = 0
     """Output tokens so far that a constraint left no choice about and no forward pass was made for.
     """
+    cache_miss: CacheMiss | None = None
+    """Why no more of the prompt was, where that was asked for; not with plain tokens."""
     brought: Brought | None = None
     """Of the cached tokens those that were not on the device; None: none."""
+    embedding: npt.NDArray[np.float32] | None = None
+    """`[hidden]`, with the end of a request whose prompt is pooled; see `PoolingMode`."""
 
 
 class _Count:
@@ -138,6 +142,9 @@ class Request:
     retention: Retention | None = None
     """Of the beginning of its prompt in the cache."""
 
+    pooling: PoolingMode | None = None
+    """How its prompt is pooled to one vector, which is all that is made of it; None: it is not."""
+
     finish_reason: FinishReason | None = None
     lease: Lease | None = None
     prefill_end: int = 0
@@ -156,6 +163,9 @@ class Request:
     """How often it gave way to a more urgent one; no retraction, which is for want of memory."""
     cached_tokens: int | None = None
     brought: Brought | None = None
+    explain_cache: bool = False
+    """Whether it is to be found out why no more was."""
+    cache_miss: CacheMiss | None = None
     """Of these, what was not on the device; None: nothing."""
     admitted: float | None = None
     first_token: float | None = None
@@ -163,6 +173,7 @@ class Request:
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     prompt_logprobs_next: int | None = None
     """The first prompt position whose logprob is still to be computed; None: none is."""
+    embedding: npt.NDArray[np.float32] | None = None
     state: npt.NDArray[np.int32] = field(init=False, repr=False)
     """int32 [5], see `STATE`."""
     storage: npt.NDArray[np.int32] = field(init=False, repr=False)
@@ -223,7 +234,11 @@ class Request:
 
     @property
     def keep_from(self) -> int | None:
-        """First position to compute even if it is cached: its prompt logprobs are wanted."""
+        """First position to compute even if it is cached: its prompt logprobs are wanted, or the
+        hidden states of all tokens, which are not cached.
+        """
+        if self.pooling == "mean":
+            return 0
         return None if self.prompt_logprobs_next is None else self.prompt_logprobs_next - 1
 
     def append(self, token: int) -> None:
@@ -260,4 +275,6 @@ class Request:
             prompt_logprobs=prompt_logprobs,
             jump_forward_tokens=0 if self.guide is None else self.guide.jumped,
             brought=self.brought,
+            cache_miss=self.cache_miss,
+            embedding=self.embedding,
         )

@@ -31,6 +31,7 @@ from phloem.scheduler.pause import PauseMode
 from phloem.scheduler.policies import create_policy
 from phloem.scheduler.ports import (
     ModelWorkerBatch,
+    PoolingMode,
     StepResult,
     StopChecker,
     TextTokenizer,
@@ -150,6 +151,8 @@ class Scheduler:
         steer: bool = False,
         jump_forward: bool | None = None,
         retention: Retention | None = None,
+        pooling: PoolingMode | None = None,
+        explain_cache: bool = False,
     ) -> Request:
         """Queue a request.
 
@@ -166,6 +169,10 @@ class Scheduler:
                 configured.
             retention: of the beginning of the prompt, whose KV is then evicted last for a while;
                 where it has no length, of all of the prompt.
+            pooling: how the prompt becomes one vector, with which the request ends
+                (`RequestOutput.embedding`); `params.max_new_tokens` must be 0 then. A mean needs
+                the hidden states of all tokens, so that nothing cached is used for it.
+            explain_cache: whether its outputs tell why no more of the prompt was found cached.
 
         Raises:
             ValueError: if the id is in use, the prompt is empty or has ids outside the vocabulary,
@@ -191,6 +198,8 @@ class Scheduler:
             steer,
             jump_forward,
             retention,
+            pooling,
+            explain_cache,
         )
 
     def has(self, rid: str) -> bool:

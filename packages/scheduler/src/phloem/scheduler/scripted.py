@@ -33,6 +33,10 @@ Script = Callable[[npt.NDArray[np.int32]], "int | Distribution"]
 """What follows a history of token ids (prompt and output so far)."""
 
 
+EMBEDDING_SIZE = 8
+"""Of the pretended hidden states that prompts are pooled from."""
+
+
 class ScriptedRowError(Exception):
     """Raised by a script to make the row fail that it is asked about; and where a row reads a
     slot that does not hold what it must.
@@ -91,6 +95,8 @@ class ScriptedRunner:
         """The pretended KV cache: token and position of each slot."""
         self._tokens, self._positions = self.kv.T
         self._relay = np.full(len(row_table), -1, np.int32)
+        self._sums: dict[int, npt.NDArray[np.float64]] = {}
+        """By row, of the pretended hidden states so far of a prompt whose mean is wanted."""
         self._queue: deque[_Step] = deque()
         self.steps: list[ModelWorkerBatch] = []
         """Every batch that was run, for tests to look at."""
@@ -126,6 +132,7 @@ class ScriptedRunner:
         top: list[TopLogprobs | None] = []
         self._store(batch)
         prompt, errors = self._score_prompts(batch)
+        embeddings = self._pool(batch, errors)
         for i in range(batch.num_rows):
             if not batch.samples[i] or i in errors:
                 continue
@@ -146,6 +153,7 @@ class ScriptedRunner:
             counts,
             Logprobs(np.array(chosen, np.float32), tuple(top), prompt),
             errors,
+            embeddings,
         )
 
     def _store(self, batch: ModelWorkerBatch) -> None:
@@ -186,6 +194,32 @@ class ScriptedRunner:
             )
         return answers, errors
 
+    def _pool(
+        self, batch: ModelWorkerBatch, errors: dict[int, str]
+    ) -> dict[int, npt.NDArray[np.float32]]:
+        """The vectors that are due; adds the rows that failed to `errors`."""
+        pooled = {}
+        for asked in batch.pooling:
+            i, row = asked.index, int(batch.rows[asked.index])
+            start = int(batch.seq_lens[i] - batch.query_lens[i])
+            try:
+                history = self._history(batch, i)
+                self._script(history)
+            except ScriptedRowError as error:
+                errors[i] = str(error)
+                continue
+            if start == 0:
+                self._sums[row] = np.zeros(EMBEDDING_SIZE)
+            states = np.array([hidden_state(history[: p + 1]) for p in range(start, len(history))])
+            if asked.mode == "last":
+                pooled[i] = states[-1].astype(np.float32)
+                continue
+            for state in states:
+                self._sums[row] = self._sums[row] + state
+            if asked.complete:
+                pooled[i] = (self._sums.pop(row) / len(history)).astype(np.float32)
+        return pooled
+
     def _history(self, batch: ModelWorkerBatch, i: int) -> npt.NDArray[np.int32]:
         length = int(batch.seq_lens[i])
         slots = self._row_table[batch.rows[i], :length]
@@ -215,6 +249,13 @@ class ScriptedRunner:
             if allowed(token):
                 return {token: 1.0}
         raise ScriptedRowError("no token is allowed")
+
+
+def hidden_state(history: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+    """The pretended hidden state `[EMBEDDING_SIZE]` at the last token of a history."""
+    places = np.arange(1, len(history) + 1)
+    phases = (history * places).sum() + np.arange(EMBEDDING_SIZE) * int(history[-1])
+    return np.sin(1.0 + phases)
 
 
 def _as_weights(given: int | Distribution) -> dict[int, float]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from phloem.mem_pool import Retention
 from phloem.scheduler.errors import ContextLengthError
+from phloem.scheduler.ports import PoolingMode
 from phloem.scheduler.sampling import DEFAULT_MAX_NEW_TOKENS, SamplingParams
 
 MOST_URGENT = 2**31 - 1
@@ -118,5 +119,23 @@ def checked_priority(given: int, uses_priorities: bool) -> int:
         raise ValueError(
             f"priority is {given}, but requests are not scheduled by priority here: leave it "
             "out, or set enable_priority_scheduling"
+        )
+    return given
+
+
+def checked_pooling(given: PoolingMode | None, params: SamplingParams) -> PoolingMode | None:
+    """How a prompt is pooled; None: it is not.
+
+    Raises:
+        ValueError: there is no such way, or the request would make tokens too.
+    """
+    if given is None:
+        return None
+    if given not in ("mean", "last"):
+        raise ValueError(f'pooling is {given!r}: give "mean" or "last"')
+    if params.max_new_tokens != 0:
+        raise ValueError(
+            f"max_new_tokens is {params.max_new_tokens}, but a pooled request makes no tokens: "
+            "give 0"
         )
     return given

@@ -28,6 +28,7 @@ from phloem.model_runner.config import ModelConfig
 from phloem.model_runner.models.base import ForwardBatch, WeightSource
 from phloem.model_runner.models.rotated import RotatedWeights
 
+_NORM = "model.norm.weight"
 _HEAD_INPUT_TERMS: InputTerms = 2
 """A quantized head would cost a third of what all rounding of activations costs a model (in the
 divergence of its distributions from the exact ones), and reads few rows."""
@@ -57,15 +58,18 @@ class LlamaModel:
             config.num_heads, config.num_kv_heads, config.head_dim, dtype, device
         )
         tied, down_block = config.tie_word_embeddings, 0
+        self._norm = norm = weights.take([_NORM], [(config.hidden_size,)])
+        self._turned_in: int | None = None
+        """The blocks in which hidden states are rotated; None: they are not."""
         if form == "int8":
             weights = rotated = RotatedWeights(weights, config, ops)
             tied, down_block = False, rotated.down_block
+            self._turned_in, norm = rotated.hidden_block, torch.ones_like(norm)
         vocabulary = (config.vocab_size, config.hidden_size)
         embedding = ops.prepare_embedding(
             weights.take_linear(["model.embed_tokens.weight"], [vocabulary]), form
         )
         layers = tuple(_layer(i, config, weights, ops, form) for i in range(config.num_layers))
-        norm = weights.take(["model.norm.weight"], [(config.hidden_size,)])
         if tied:
             head = ops.tied_head(embedding, _HEAD_INPUT_TERMS)
         else:
@@ -98,6 +102,18 @@ class LlamaModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and head of hidden states `[n, hidden]`: logits `[n, vocab]` in float32."""
         return self._decoder.logits(hidden)
+
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """The final norm of hidden states `[n, hidden]`, in the model's own coordinates and dtype.
+
+        It is what the head reads, and what `transformers` calls the last hidden state.
+        """
+        ops, eps = self.ops, self.config.rms_norm_eps
+        if self._turned_in is None:
+            return ops.rms_norm(hidden, self._norm, eps)
+        # It commutes with the rotation, but its weights do not: they come after turning back.
+        normed = ops.rms_norm(hidden, torch.ones_like(self._norm), eps)
+        return ops.hadamard(normed, self._turned_in) * self._norm
 
     def greedy(self, hidden: Tensor, bits: npt.NDArray[np.int32] | None = None) -> GreedyTokens:
         """The largest of `logits(hidden)` in each row, which are not made where that is dearer.

@@ -44,7 +44,8 @@ class RotatedWeights:
         self._source = source
         self._config = config
         self._ops = ops
-        self._hidden_block = _block_of(config.hidden_size, _MAX_BLOCK)
+        self.hidden_block = _block_of(config.hidden_size, _MAX_BLOCK)
+        """Hidden states are rotated in blocks of this size, by a matrix that is its own inverse."""
         self._head_block = _block_of(config.head_dim, _MAX_BLOCK)
         self.down_block = _block_of(config.intermediate_size, _MAX_DOWN_BLOCK)
         """What `down` reads must be transformed in blocks of this size."""
@@ -66,25 +67,25 @@ class RotatedWeights:
         if name.endswith("v_proj.bias"):
             return self._turned(vector[None], self._head_block)[0]
         if name.endswith(("o_proj.bias", "down_proj.bias")):
-            return self._turned(vector[None], self._hidden_block)[0]
+            return self._turned(vector[None], self.hidden_block)[0]
         return vector
 
     def _matrix(self, name: str, shape: tuple[int, int]) -> Tensor:
         tied = name == _HEAD and self._config.tie_word_embeddings
         weight = self._source.take([_EMBEDDING if tied else name], [shape])
         if name == _EMBEDDING:
-            return self._turned(weight, self._hidden_block)
+            return self._turned(weight, self.hidden_block)
         if name == _HEAD:
-            return self._turned(weight * self._norm(_NORM), self._hidden_block)
+            return self._turned(weight * self._norm(_NORM), self.hidden_block)
         prefix, linear = _split(name)
         if linear in _NORM_BEFORE:
             norm = self._norm(f"{prefix}{_NORM_BEFORE[linear]}.weight")
-            weight = self._turned(weight * norm, self._hidden_block)
+            weight = self._turned(weight * norm, self.hidden_block)
             if linear == "self_attn.v_proj":
                 weight = self._turned(weight.T, self._head_block).T
             return weight
         block = self.down_block if linear == "mlp.down_proj" else self._head_block
-        return self._turned(self._turned(weight, block).T, self._hidden_block).T
+        return self._turned(self._turned(weight, block).T, self.hidden_block).T
 
     def _norm(self, name: str) -> Tensor:
         return self._source.take([name], [(self._config.hidden_size,)])
