@@ -255,7 +255,8 @@ def hidden_state(history: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
     """The pretended hidden state `[EMBEDDING_SIZE]` at the last token of a history."""
     places = np.arange(1, len(history) + 1)
     phases = (history * places).sum() + np.arange(EMBEDDING_SIZE) * int(history[-1])
-    return np.sin(1.0 + phases)
+    state: npt.NDArray[np.float64] = np.sin(1.0 + phases)
+    return state
 
 
 def _as_weights(given: int | Distribution) -> dict[int, float]:
