@@ -5,6 +5,7 @@ torch.
 """
 
 from phloem.mem_pool.array_transfer import ArrayTransfer
+from phloem.mem_pool.cache_miss import CacheMiss, cache_miss
 from phloem.mem_pool.disk_store import DiskStats, DiskStore
 from phloem.mem_pool.errors import IntegrityError, OwnershipError
 from phloem.mem_pool.host_tier import HostTier
@@ -30,6 +31,7 @@ from phloem.mem_pool.tree import (
 __all__ = [
     "ArrayTransfer",
     "CacheManager",
+    "CacheMiss",
     "DeviceOnly",
     "DiskStats",
     "DiskStore",
@@ -58,5 +60,6 @@ __all__ = [
     "Transfer",
     "TreeHandle",
     "TreeSizes",
+    "cache_miss",
     "capacity_tokens",
 ]

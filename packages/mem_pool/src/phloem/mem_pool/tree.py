@@ -66,6 +66,22 @@ class TreeSizes(Protocol):
         ...
 
 
+class TreeExplanation(Protocol):
+    """Why a match ends where it does."""
+
+    @property
+    def reason(self) -> str:
+        """"hit", "evicted", "differs" or "never seen", or one of the tree's own."""
+        ...
+
+    @property
+    def neighbour(self) -> tuple[int, int, int] | None:
+        """Where the key parts from what is stored: the position, the key's token, the stored one;
+        None unless it differs.
+        """
+        ...
+
+
 class PrefixTree(Protocol):
     """A map from token prefixes to the slots that hold their KV.
 
@@ -92,6 +108,10 @@ class PrefixTree(Protocol):
 
     def match(self, key: TreeKey) -> TreeHandle:
         """The longest prefix of the key that the tree holds, in whole pages."""
+        ...
+
+    def explain(self, key: TreeKey) -> TreeExplanation:
+        """Why `match` finds no more of the key than it does; changes nothing."""
         ...
 
     def lock(self, handle: Any) -> TreeLock:
@@ -150,6 +170,8 @@ class _Nothing:
 
     length: int = 0
     declined: tuple[range, ...] = ()
+    reason: str = "never seen"
+    neighbour: None = None
 
     def values(self) -> Slots:
         return np.empty(0, np.int32)
@@ -181,6 +203,10 @@ class NoPrefixTree:
 
     def match(self, key: TreeKey) -> TreeHandle:
         """The empty prefix."""
+        return _Nothing()
+
+    def explain(self, key: TreeKey) -> TreeExplanation:
+        """Nothing was ever stored."""
         return _Nothing()
 
     def lock(self, handle: Any) -> TreeLock:
