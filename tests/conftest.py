@@ -151,6 +151,8 @@ class LoopFrontend:
                 priority=request.priority,
                 tenant=request.tenant,
                 retention=request.retention,
+                pooling=request.pooling,
+                explain_cache=request.explain_cache,
                 **guidance,
             )
             self.driver.listen(request.rid, tell)
@@ -215,12 +217,18 @@ class LoopStream:
     """The news of one request; implements `NewsStream`."""
 
     def __init__(self, frontend, request, news):
+        from phloem.server.messages import TextOptions
         from phloem.server.output_text import OutputText
 
         self._frontend, self._rid, self._news = frontend, request.rid, news
         self._text = OutputText(
-            frontend.tokenizer, request.params.stop, request.skip_special_tokens
+            frontend.tokenizer,
+            request.params.stop,
+            request.skip_special_tokens,
+            request.keep_stop,
         )
+        self._options = TextOptions([], True)
+        """Until the first news."""
 
     def __aiter__(self):
         return self
@@ -237,7 +245,8 @@ class LoopStream:
             raise ServiceUnavailable("the engine has ended")
         if output.finish_reason is not None:
             del self._frontend.running[self._rid]
-        return text_news(token_news(output), self._text)
+        options, self._options = self._options, None
+        return text_news(token_news(output, options), self._text)
 
     def close(self):
         if self._frontend.running.pop(self._rid, None) and self._frontend.driver is not None:

@@ -14,16 +14,27 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
+import numpy as np
+
 from phloem.grammar import Constraint
 from phloem.grammar.constraint import Whitespace
-from phloem.scheduler import PauseMode, Scheduler
+from phloem.scheduler import PauseMode, PoolingMode, Scheduler
 from phloem.server.compiling import compile_service
 from phloem.server.config import ServerArgs
 from phloem.server.control import flush_cache
 from phloem.server.driver import EngineDead, LoopDriver
+from phloem.server.embeddings import Vector, embedding_of
 from phloem.server.engine_compiler import EngineCompiler
 from phloem.server.engine_jobs import JobRunner
-from phloem.server.jobs import Job, Namespace, Params, TokenIds, make_jobs, only
+from phloem.server.jobs import (
+    Job,
+    Namespace,
+    Params,
+    TokenIds,
+    make_jobs,
+    make_pooling_jobs,
+    only,
+)
 from phloem.server.results import Result, ResultBuilder
 from phloem.server.tokenizer import Tokenizer
 from phloem.server.wiring import build
@@ -197,6 +208,54 @@ class Engine:
             constraint=constraint,
             stream=stream,
         )
+
+    def embed(
+        self,
+        prompts: str | Sequence[str] | None = None,
+        pooling: PoolingMode = "mean",
+        *,
+        input_ids: Sequence[int] | Sequence[TokenIds] | None = None,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        namespace: Namespace = (),
+        priority: int = 0,
+        tenant: str | None = None,
+    ) -> Vector:
+        """One vector for a prompt, or for each of several: its hidden states, pooled.
+
+        Args:
+            prompts: a text, or a list of texts.
+            pooling: "mean" of all tokens' states after the final norm, or "last", the last token's.
+            input_ids: token ids instead of texts: one list, or a list of lists.
+            normalize: to Euclidean length 1.
+            dimensions: keep so many elements, the first ones; before they are normalised.
+            namespace: as for `generate`.
+            priority: as for `generate`.
+            tenant: as for `generate`.
+
+        Returns:
+            float32 `[hidden]` (or `[dimensions]`) for one prompt, `[n, hidden]` for a list.
+
+        Raises:
+            ValueError: for bad input; nothing is run then. For `dimensions` that there are not.
+            EmbeddingError: a prompt was aborted or failed.
+            QueueFullError: too many requests wait; nothing is run.
+            EngineDead: the engine has ended.
+        """
+        jobs, single = make_pooling_jobs(
+            self.tokenizer,
+            prompts,
+            input_ids,
+            pooling,
+            namespace,
+            priority=priority,
+            tenant=tenant,
+        )
+        if not jobs:
+            raise ValueError("there are no prompts: give at least one")
+        news = self._runner.last_news(jobs)
+        vectors = np.stack([embedding_of(each, dimensions, normalize) for each in news])
+        return vectors[0] if single else vectors
 
     async def async_generate(
         self,

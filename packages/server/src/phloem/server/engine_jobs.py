@@ -47,6 +47,18 @@ class JobRunner:
             self._driver.abort([job.rid for job in jobs])
             raise
 
+    def last_news(self, jobs: Sequence[Job]) -> list[TextNews]:
+        """The news with which each job ends, in order; aborts what is left if the wait ends early."""
+        queues = self._start(jobs)
+        try:
+            return [
+                list(self._as_text(job, _until_end(q)))[-1]
+                for job, q in zip(jobs, queues, strict=True)
+            ]
+        except BaseException:
+            self._driver.abort([job.rid for job in jobs])
+            raise
+
     def stream(self, job: Job) -> ResultStream:
         """What is new of one job, as it comes."""
         (news,) = self._start([job])
@@ -111,6 +123,7 @@ class JobRunner:
                     matcher=guidance.matcher,
                     steer=guidance.steer,
                     jump_forward=guidance.jump_forward,
+                    pooling=job.pooling,
                 )
                 added.append(job.rid)
         except BaseException:

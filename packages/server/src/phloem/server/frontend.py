@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from phloem.grammar.constraint import Whitespace
 from phloem.mem_pool import Retention
-from phloem.scheduler import SamplingParams
+from phloem.scheduler import PoolingMode, SamplingParams
 from phloem.server.constraints import ConstraintRequest
 from phloem.server.messages import CompiledConstraint, Limits, TextNews
 from phloem.server.tokenizer import Tokenizer
@@ -54,6 +54,13 @@ class GenerationRequest:
     use on; None: it is not."""
     retain_tokens: int | None = None
     """How much of the prompt that is; None: all."""
+    pooling: PoolingMode | None = None
+    """How the prompt becomes one vector, which comes with the only news, instead of being
+    continued."""
+    keep_stop: bool = False
+    """Whether its text keeps the stop string or token that ended it."""
+    explain_cache: bool = False
+    """Whether its news tell why no more of the prompt was cached."""
 
     @property
     def retention(self) -> Retention | None:

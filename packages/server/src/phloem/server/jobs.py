@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from phloem.grammar.constraint import Constraint, Whitespace
-from phloem.scheduler import SamplingParams
+from phloem.scheduler import PoolingMode, SamplingParams
 from phloem.server.constraints import ConstraintRequest, take_constraint
 from phloem.server.tokenizer import Tokenizer
 
@@ -22,6 +22,8 @@ Params = Mapping[str, Any] | SamplingParams | None
 TokenIds = Sequence[int]
 Namespace = tuple[object, ...]
 
+POOLED = SamplingParams(max_new_tokens=0)
+"""Of a prompt that is pooled, which makes no tokens."""
 MAX_N = 128
 """Outputs that one prompt may ask for."""
 
@@ -38,6 +40,8 @@ class Job:
     tenant: str | None = None
     constraint: ConstraintRequest | None = None
     """Not compiled yet."""
+    pooling: PoolingMode | None = None
+    """How the prompt becomes one vector, instead of being continued."""
 
 
 def make_jobs(
@@ -70,6 +74,29 @@ def make_jobs(
             own = params if params.seed is None else replace(params, seed=params.seed + i)
             rid = uuid.uuid4().hex
             jobs.append(Job(rid, prompt, own, namespace, priority, tenant, kept))
+    return jobs, single
+
+
+def make_pooling_jobs(
+    tokenizer: Tokenizer,
+    prompts: str | Sequence[str] | None,
+    input_ids: Sequence[int] | Sequence[TokenIds] | None,
+    pooling: PoolingMode,
+    namespace: Namespace,
+    *,
+    priority: int = 0,
+    tenant: str | None = None,
+) -> tuple[list[Job], bool]:
+    """The prompts to pool to a vector each, and whether the caller wants one and no list.
+
+    Raises:
+        ValueError: for input of another form.
+    """
+    ids, single = _prompt_ids(tokenizer, prompts, input_ids)
+    jobs = [
+        Job(uuid.uuid4().hex, each, POOLED, namespace, priority, tenant, pooling=pooling)
+        for each in ids
+    ]
     return jobs, single
 
 

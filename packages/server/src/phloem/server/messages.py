@@ -12,7 +12,7 @@ API process ──Load, Generate, Forget, Abort, Control──▶ scheduler ─�
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -90,6 +90,13 @@ class Generate(_Message):
     constraint: ConstraintUse | None = None
     retain_seconds: float | None = None
     retain_tokens: int | None = None
+    pooling: Literal["mean", "last"] | None = None
+    """How the prompt becomes one vector, instead of being continued; see
+    `phloem.scheduler.PoolingMode`."""
+    keep_stop: bool = False
+    """Whether the text keeps what ended it."""
+    explain_cache: bool = False
+    """Whether its news tell why no more of the prompt was cached."""
 
 
 class Abort(_Message):
@@ -176,6 +183,14 @@ class TextOptions(_Part):
 
     stop: list[str]
     skip_special_tokens: bool
+    keep_stop: bool = False
+
+
+class CacheMiss(_Part):
+    """Where the cached part of a prompt ends, and why; see `phloem.mem_pool.CacheMiss`."""
+
+    reason: str
+    at: int
 
 
 class Logprobs(_Part):
@@ -198,7 +213,9 @@ class TokenNews(_Part):
     cached_tokens: int
     retractions: int = 0
     timings: dict[str, float] | None = None
-    """With the last news: seconds `queue`, `ttft`, `decode`, `total`, as far as they are known."""
+    """With the first and the last news: seconds `queue`, `ttft`, `decode`, `total`, as far as they
+    are known.
+    """
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
     options: TextOptions | None = None
@@ -207,6 +224,10 @@ class TokenNews(_Part):
     """Of the output so far, those that a constraint forced and that the model was not asked for."""
     brought: tuple[int, int] | None = None
     """Of the cached tokens those that came from host memory and from the disk; None: none did."""
+    embedding: bytes | None = None
+    """With the last news of a pooled prompt: its vector, as little-endian float32."""
+    cache_miss: CacheMiss | None = None
+    """With the first and the last news, where it was asked for and is not nothing."""
 
 
 class TokenBatch(_Message):
@@ -233,6 +254,8 @@ class TextNews(_Part):
     prompt_logprobs: Logprobs | None = None
     jump_forward_tokens: int = 0
     brought: tuple[int, int] | None = None
+    embedding: bytes | None = None
+    cache_miss: CacheMiss | None = None
 
 
 class TextBatch(_Message):

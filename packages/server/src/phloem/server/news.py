@@ -10,7 +10,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from phloem.server.messages import Finish, Logprobs, TextNews, TextOptions, TokenNews
+from phloem.server.messages import (
+    CacheMiss,
+    Finish,
+    Logprobs,
+    TextNews,
+    TextOptions,
+    TokenNews,
+)
 from phloem.server.output_text import OutputText
 
 if TYPE_CHECKING:
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 def token_news(output: RequestOutput, options: TextOptions | None = None) -> TokenNews:
     """The message about an output; with `options` where it is a request's first."""
     reason = output.finish_reason
-    return TokenNews(
+    news = TokenNews(
         rid=output.rid,
         token_ids=list(output.token_ids),
         finish=None
@@ -39,7 +46,11 @@ def token_news(output: RequestOutput, options: TextOptions | None = None) -> Tok
         options=options,
         jump_forward_tokens=output.jump_forward_tokens,
         brought=output.brought,
+        embedding=None if output.embedding is None else output.embedding.astype("<f4").tobytes(),
     )
+    if output.cache_miss is not None:
+        news.cache_miss = CacheMiss(output.cache_miss.reason, output.cache_miss.at)
+    return news
 
 
 def text_news(news: TokenNews, text: OutputText) -> TextNews:
@@ -61,6 +72,8 @@ def text_news(news: TokenNews, text: OutputText) -> TextNews:
         prompt_logprobs=news.prompt_logprobs,
         jump_forward_tokens=news.jump_forward_tokens,
         brought=news.brought,
+        embedding=news.embedding,
+        cache_miss=news.cache_miss,
     )
 
 

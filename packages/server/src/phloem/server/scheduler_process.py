@@ -130,6 +130,8 @@ class SchedulerService:
                 steer=guidance.steer,
                 jump_forward=guidance.jump_forward,
                 retention=_retention(message),
+                pooling=message.pooling,
+                explain_cache=message.explain_cache,
             )
         except QueueFullError as error:
             refused = Finish("refused", None, str(error), error.status_code, error.retry_after)
@@ -138,7 +140,9 @@ class SchedulerService:
             # The API process has checked the same; should it be mistaken, its client hears of it.
             self._news.append(_refusal(message, Finish("error", None, str(error), 400)))
         else:
-            self._options[message.rid] = TextOptions(list(params.stop), message.skip_special_tokens)
+            self._options[message.rid] = TextOptions(
+                list(params.stop), message.skip_special_tokens, message.keep_stop
+            )
 
     def _abort(self, rid: str) -> None:
         held = self._constraints.drop(rid)

@@ -18,6 +18,7 @@ from typing import Any
 from phloem.scheduler import (
     SamplingParams,
     checked_new_tokens,
+    checked_pooling,
     checked_priority,
     checked_prompt,
     checked_retention,
@@ -168,6 +169,9 @@ class TokenizerManager:
             self._use(request),
             kept and kept.seconds,
             kept and kept.tokens,
+            checked_pooling(request.pooling, params),
+            request.keep_stop,
+            request.explain_cache,
         )
         self._scheduler.send(message)
         stream = self._streams[rid] = RequestStream(partial(self._send_abort, [rid]))
