@@ -34,7 +34,7 @@ class DetokenizerService:
         options = news.options
         if options is not None:
             self._texts[news.rid] = OutputText(
-                self._tokenizer, options.stop, options.skip_special_tokens
+                self._tokenizer, options.stop, options.skip_special_tokens, options.keep_stop
             )
         text = self._texts[news.rid] if news.finish is None else self._texts.pop(news.rid)
         return text_news(news, text)

@@ -27,8 +27,14 @@ class OutputText:
     """
 
     def __init__(
-        self, tokenizer: TokenText, stop: Iterable[str] = (), skip_special_tokens: bool = True
+        self,
+        tokenizer: TokenText,
+        stop: Iterable[str] = (),
+        skip_special_tokens: bool = True,
+        keep_stop: bool = False,
     ) -> None:
+        """With `keep_stop` the text ends with what ended it, if that is text."""
+        self._keep_stop = keep_stop
         self._text = MarkedText(tokenizer)
         self._trimmer = StopTrimmer(stop)
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
@@ -48,8 +54,9 @@ class OutputText:
         shown; None for an output that ended otherwise.
         """
         if isinstance(matched, str):
-            return self.push(ids) + self._visible(self._trimmer.finish(matched))
-        shown = ids if matched is None else ids[:-1]
+            rest = self.push(ids) + self._visible(self._trimmer.finish(matched))
+            return rest + matched if self._keep_stop else rest
+        shown = ids if matched is None or self._keep_stop else ids[:-1]
         rest = self.push(shown) + self._visible(self._trimmer.finish())
         return rest + self._text.flush()
 
