@@ -19,6 +19,8 @@ def truth_fields(last: TextNews) -> dict[str, Any]:
     fields: dict[str, Any] = {"retractions": last.retractions}
     if last.timings is not None:
         fields["timings"] = timings_of(last)
+    if last.cache_miss is not None:
+        fields["cache_miss"] = {"reason": last.cache_miss.reason, "at": last.cache_miss.at}
     return fields
 
 
