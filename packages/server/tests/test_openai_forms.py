@@ -58,7 +58,9 @@ def streamed(form, sequences):
         for index, news in enumerate(sequences):
             if step < len(news):
                 events += parsed(form.chunk(index, news[step]))
-    return events + parsed(form.tail())
+    *last, mark = form.tail().split(b"\n\n")[:-1]
+    assert mark == b"data: [DONE]"
+    return events + parsed(b"".join(part + b"\n\n" for part in last))
 
 
 def piece(choice):

@@ -64,6 +64,9 @@ class Lines:
     def tail(self):
         return b"tail\n"
 
+    def failure(self, error):
+        return f"failed: {error}\n".encode()
+
     def whole(self, outputs):
         return json.dumps([news.text for news in outputs]).encode()
 
@@ -127,7 +130,7 @@ def test_a_whole_answer_has_all_outputs_in_their_order():
 
 def test_a_stream_passes_on_what_comes_and_ends_with_the_mark():
     client = answer(Scripts(["a", "b"]), stream=True)
-    assert client.body == "0 a\n0 b\ntail\ndata: [DONE]\n\n"
+    assert client.body == "0 a\n0 b\ntail\n"
     assert client.messages[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
@@ -168,7 +171,7 @@ def test_what_fails_in_mid_stream_is_an_event_without_the_mark():
     client = answer(Scripts(["a", ServiceUnavailable("gone")]), stream=True)
     first, rest = client.body.split("\n", 1)
     assert first == "0 a"
-    assert json.loads(rest.removeprefix("data: "))["error"]["message"] == "gone"
+    assert rest == "failed: gone\n"
     assert client.messages[-1]["more_body"] is False
 
 

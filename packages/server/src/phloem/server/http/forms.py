@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from phloem.server.http.errors import raise_if_failed
-from phloem.server.http.sse import event, json_line
+from phloem.server.http.errors import ApiError, raise_if_failed
+from phloem.server.http.sse import DONE, event, failure_event, json_line
 from phloem.server.http.truth import truth_fields
 from phloem.server.messages import TextNews
 
@@ -100,10 +100,15 @@ class OpenAIForm(ABC):
         self._include_usage = include_usage
 
     def tail(self) -> bytes:
-        """The chunk with the usage, if it was asked for."""
+        """The chunk with the usage, if it was asked for, and the mark."""
         if not self._include_usage:
-            return b""
-        return event(self._chunk_head.fields() | {"choices": [], "usage": self._usage.fields()})
+            return DONE
+        fields = {"choices": [], "usage": self._usage.fields()}
+        return event(self._chunk_head.fields() | fields) + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        """An error object."""
+        return failure_event(error)
 
     def whole(self, outputs: Sequence[TextNews]) -> bytes:
         """The answer at once."""

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from phloem.server.concurrency import all_of
 from phloem.server.frontend import Frontend, GenerationRequest, NewsStream, ServiceUnavailable
-from phloem.server.http.errors import raise_if_failed, refusing
+from phloem.server.http.errors import ApiError, as_api_error, raise_if_failed, refusing
 from phloem.server.http.metrics import Meter, Metrics
 from phloem.server.http.recent import Recent, Trace
 from phloem.server.http.sse import EventStream
@@ -36,7 +36,11 @@ class Form(Protocol):
         ...
 
     def tail(self) -> bytes:
-        """Events that come when all sequences have ended."""
+        """Events that come when all sequences have ended, up to the stream's last."""
+        ...
+
+    def failure(self, error: ApiError) -> bytes:
+        """The events that end a stream which fails after it has begun."""
         ...
 
     def whole(self, outputs: Sequence[TextNews]) -> bytes:
@@ -135,7 +139,7 @@ class Generation:
             except Exception as error:
                 if not events.started:
                     raise
-                await events.fail(error)
+                await events.end(form.failure(as_api_error(error)))
                 return
         await events.end(form.tail())
 

@@ -24,7 +24,7 @@ from phloem.server.http.prepare import (
 )
 from phloem.server.http.protocol import UNSUPPORTED_IN_GENERATE, GenerateRequest
 from phloem.server.http.service import Service
-from phloem.server.http.sse import event
+from phloem.server.http.sse import DONE, event, failure_event
 from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
 from phloem.server.jobs import Job, make_jobs, only
 from phloem.server.messages import TextNews
@@ -48,8 +48,12 @@ class NativeForm:
         return event(self._builders[index].delta(news))
 
     def tail(self) -> bytes:
-        """Nothing: the last result has the counts."""
-        return b""
+        """The mark alone: the last result has the counts."""
+        return DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        """As OpenAI's."""
+        return failure_event(error)
 
     def whole(self, outputs: Sequence[TextNews]) -> bytes:
         """A result, or the list of them."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from starlette.types import Send
 
-from phloem.server.http.errors import as_api_error
+from phloem.server.http.errors import ApiError
 from phloem.server.http.truth import Headers
 
 _HEADERS = [
@@ -20,7 +20,8 @@ _HEADERS = [
     # Proxies that gather a response before they pass it on would undo the streaming.
     (b"x-accel-buffering", b"no"),
 ]
-_DONE = b"data: [DONE]\n\n"
+DONE = b"data: [DONE]\n\n"
+"""OpenAI's mark of a complete stream."""
 
 _LINE_ENDS = {
     character.encode(): f"\\u{ord(character):04x}".encode()
@@ -41,6 +42,11 @@ def json_line(content: Any) -> bytes:
 def event(content: Any) -> bytes:
     """One event with `content` as JSON."""
     return b"data: " + json_line(content) + b"\n\n"
+
+
+def failure_event(error: ApiError) -> bytes:
+    """What went wrong; nothing follows, so that nobody takes the answer for complete."""
+    return event(error.body())
 
 
 class EventStream:
@@ -65,15 +71,7 @@ class EventStream:
             await self._send(start)
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
 
-    async def end(self, events: bytes = b"") -> None:
-        """Send the last events and the mark of a complete answer."""
-        await self.write(events + _DONE)
-        await self._close()
-
-    async def fail(self, error: Exception) -> None:
-        """Send what went wrong; without the mark, so that nobody takes the answer for complete."""
-        await self.write(event(as_api_error(error).body()))
-        await self._close()
-
-    async def _close(self) -> None:
+    async def end(self, events: bytes) -> None:
+        """Send the last events."""
+        await self.write(events)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
