@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import dataclass
 
@@ -21,11 +22,19 @@ class HttpArgs:
 
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0: on all of them", group=HTTP)
     port: int = option(30000, "port to listen on; 0: any that is free", group=HTTP)
+    grpc_port: int | None = option(
+        None,
+        "port for gRPC beside HTTP; 0: any that is free; needs phloem-server[grpc]  [default: none]",
+        group=HTTP,
+    )
     served_model_name: str | None = option(
         None, "what the API calls the model; none: its own name", group=HTTP
     )
     log_level: str = option(
         "info", "what is logged; debug: every HTTP request too", group=HTTP, choices=LOG_LEVELS
+    )
+    strict_fields: bool = option(
+        False, "refuse fields of requests that no endpoint knows, not only warn of them", group=HTTP
     )
     drain_seconds: float = option(
         5.0, "how long running requests may go on after a first Ctrl-C or SIGTERM", group=HTTP
@@ -35,6 +44,7 @@ class HttpArgs:
         check_types(self)
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port {self.port} is no port: use one from 0 to {2**16 - 1}")
+        self._check_grpc()
         if not 0 <= self.drain_seconds < math.inf:
             raise ValueError(
                 f"drain_seconds {self.drain_seconds:g} is no time to wait: use 0 or more seconds"
@@ -42,3 +52,17 @@ class HttpArgs:
         if self.served_model_name == "":
             raise ValueError("served_model_name is empty: give the model a name")
         check_choices(self)
+
+    def _check_grpc(self) -> None:
+        port = self.grpc_port
+        if port is None:
+            return
+        if not 0 <= port < 2**16:
+            raise ValueError(f"grpc_port {port} is no port: use one from 0 to {2**16 - 1}")
+        if port == self.port != 0:
+            raise ValueError(f"grpc_port {port} is that of HTTP too: use another one")
+        if any(importlib.util.find_spec(library) is None for library in ("grpc", "grpc_health")):
+            raise ValueError(
+                f"grpc_port is {port}, and the libraries for gRPC are not installed: "
+                "pip install 'phloem-server[grpc]', or leave out --grpc-port"
+            )

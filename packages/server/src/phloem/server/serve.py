@@ -97,7 +97,10 @@ class _Serving:
 
     def _server(self, engine: RunningEngine) -> uvicorn.Server:
         app = create_app(
-            engine.manager, served_model_name=self._name, options=asdict(self._model.args)
+            engine.manager,
+            served_model_name=self._name,
+            options=asdict(self._model.args),
+            strict_fields=self._http.strict_fields,
         )
         verbose = self._http.log_level == "debug"
         config = uvicorn.Config(

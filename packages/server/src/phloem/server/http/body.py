@@ -1,7 +1,7 @@
 """Request bodies: read within a limit, decoded, and checked against what an endpoint takes.
 
-A field that the endpoint does not know is refused by its name, as is one that it knows but cannot
-honour: nothing that a client asks for is silently left out.
+A field that is known but cannot be honoured is refused by its name, and so is one that the endpoint
+does not know, or it is told of: nothing that a client asks for is silently left out.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def checked(
     shape: type[T],
     unsupported: Mapping[str, Collection[Any]],
     ignored: Collection[str],
+    unknown: list[str] | None = None,
 ) -> T:
     """`content` as a `shape`, whose fields have the right types then.
 
@@ -89,6 +90,7 @@ def checked(
         unsupported: fields that are known but not served, each with the values that ask for
             nothing beyond what is served; null always does.
         ignored: fields that are taken and change nothing.
+        unknown: takes the names of fields that the endpoint does not know; None: they are refused.
 
     Raises:
         ApiError: naming the field.
@@ -99,7 +101,9 @@ def checked(
             if value is not None and not _harmless(value, unsupported[name]):
                 raise _unsupported(name, value, unsupported[name])
         elif name not in known and name not in ignored:
-            raise _unknown(name, known)
+            if unknown is None:
+                raise _unknown(name, known)
+            unknown.append(name)
     try:
         return msgspec.convert(content, shape)
     except msgspec.ValidationError as error:
