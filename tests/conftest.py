@@ -123,6 +123,7 @@ class LoopFrontend:
             max_total_tokens=scheduler.max_total_tokens,
             vocab_size=scheduler.config.vocab_size,
             capacity=scheduler.manager.capacity,
+            embedding_size=self.parts.embedding_size,
         )
         self.running = {}
 

@@ -26,12 +26,24 @@ class EmbeddingError(RuntimeError):
         self.finish = finish
 
 
+def check_dimensions(dimensions: int | None, size: int) -> None:
+    """Refuse to make vectors of `size` elements longer.
+
+    Raises:
+        ValueError: `dimensions` is more, or none at all.
+    """
+    if dimensions is not None and not 1 <= dimensions <= size:
+        raise ValueError(
+            f"dimensions is {dimensions}: give 1 to {size}, which is how many this model's "
+            "vectors have"
+        )
+
+
 def embedding_of(news: TextNews, dimensions: int | None = None, normalize: bool = True) -> Vector:
     """The vector `[hidden]`, or `[dimensions]`, that a pooled prompt's only news have.
 
     Raises:
         EmbeddingError: they have none.
-        ValueError: as `shaped`.
     """
     if news.embedding is None:
         raise EmbeddingError(news.finish or Finish("error"))
@@ -42,15 +54,7 @@ def shaped(vector: Vector, dimensions: int | None = None, normalize: bool = True
     """The first `dimensions` elements of a vector, divided by their Euclidean length.
 
     A vector of zeros stays as it is.
-
-    Raises:
-        ValueError: it has no so many elements.
     """
-    if dimensions is not None and not 1 <= dimensions <= len(vector):
-        raise ValueError(
-            f"dimensions is {dimensions}: give 1 to {len(vector)}, which is how many this model's "
-            "vectors have"
-        )
     kept = vector[:dimensions].astype(np.float64)
     length = float(np.linalg.norm(kept)) if normalize else 1.0
     shortened: Vector = (kept / (length or 1.0)).astype(np.float32)

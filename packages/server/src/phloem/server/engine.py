@@ -23,7 +23,7 @@ from phloem.server.compiling import compile_service
 from phloem.server.config import ServerArgs
 from phloem.server.control import flush_cache
 from phloem.server.driver import EngineDead, LoopDriver
-from phloem.server.embeddings import Vector, embedding_of
+from phloem.server.embeddings import Vector, check_dimensions, embedding_of
 from phloem.server.engine_compiler import EngineCompiler
 from phloem.server.engine_jobs import JobRunner
 from phloem.server.jobs import (
@@ -81,6 +81,7 @@ class Engine:
         self._tokenizer = parts.tokenizer
         self._model_name = parts.model_name
         self._max_total_tokens = parts.scheduler.max_total_tokens
+        self._embedding_size = parts.embedding_size
         compiler = EngineCompiler(parts.grammars, partial(compile_service, self.args))
         self._driver = LoopDriver(parts.loop)
         self._runner = JobRunner(self._tokenizer, self._driver, compiler)
@@ -237,11 +238,12 @@ class Engine:
             float32 `[hidden]` (or `[dimensions]`) for one prompt, `[n, hidden]` for a list.
 
         Raises:
-            ValueError: for bad input; nothing is run then. For `dimensions` that there are not.
+            ValueError: for bad input, and more `dimensions` than there are; nothing is run then.
             EmbeddingError: a prompt was aborted or failed.
             QueueFullError: too many requests wait; nothing is run.
             EngineDead: the engine has ended.
         """
+        check_dimensions(dimensions, self._embedding_size)
         jobs, single = make_pooling_jobs(
             self.tokenizer,
             prompts,

@@ -131,6 +131,8 @@ class Limits(_Part):
     """Tokens that the KV cache holds."""
     priorities: bool = False
     """Whether requests may have a priority."""
+    embedding_size: int = 0
+    """Of the vectors that prompts are pooled to."""
 
 
 class Ready(_Message):

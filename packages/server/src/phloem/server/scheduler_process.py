@@ -189,6 +189,7 @@ def _limits(parts: EngineParts) -> Limits:
         vocab_size=scheduler.config.vocab_size,
         capacity=scheduler.manager.capacity,
         priorities=scheduler.config.uses_priorities,
+        embedding_size=parts.embedding_size,
     )
 
 

@@ -22,6 +22,7 @@ from phloem.mem_pool import (
 from phloem.radix_cache import RadixCache
 from phloem.scheduler import EventLoop, Runner, Scheduler, SchedulerConfig, create_loop
 from phloem.scheduler.budget import tokens_needed
+from phloem.scheduler.scripted import EMBEDDING_SIZE
 from phloem.server.config import CHUNKING_OFF, ServerArgs
 from phloem.server.grammars import Grammars, forced_tokens
 from phloem.server.scripted_model import SCRIPTED, load_scripted_model
@@ -56,6 +57,8 @@ class EngineParts:
     """How long each part of making it took, in order."""
     grammars: Grammars | None
     """None: constraints are refused."""
+    embedding_size: int
+    """Of the vectors that prompts are pooled to."""
 
 
 def build(args: ServerArgs, progress: Progress | None = None) -> EngineParts:
@@ -116,7 +119,16 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
     runner = ModelRunner(model, kv, rows.table, overlap=overlap, layer_ready=memory.layer_ready)
     laps.lap("make the KV cache")
     return _parts(
-        args, folder.name, tokenizer, config, manager, runner, overlap, runner.close, laps.seconds
+        args,
+        folder.name,
+        tokenizer,
+        config,
+        manager,
+        runner,
+        overlap,
+        runner.close,
+        laps.seconds,
+        c.hidden_size,
     )
 
 
@@ -142,6 +154,7 @@ def _build_scripted(args: ServerArgs) -> EngineParts:
         overlap,
         lambda: None,
         laps.seconds,
+        EMBEDDING_SIZE,
     )
 
 
@@ -155,6 +168,7 @@ def _parts(
     overlap: bool,
     close: Callable[[], None],
     startup_seconds: Mapping[str, float],
+    embedding_size: int,
 ) -> EngineParts:
     scheduler = Scheduler(
         config, manager, TextStopChecker(tokenizer), tokenizer=forced_tokens(tokenizer)
@@ -167,7 +181,16 @@ def _parts(
 
     grammars = _grammars(args, tokenizer, config)
     return EngineParts(
-        args, name, tokenizer, scheduler, runner, loop, end, startup_seconds, grammars
+        args,
+        name,
+        tokenizer,
+        scheduler,
+        runner,
+        loop,
+        end,
+        startup_seconds,
+        grammars,
+        embedding_size,
     )
 
 
