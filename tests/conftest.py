@@ -267,6 +267,20 @@ class HttpServer:
     def post(self, path, **body):
         return self.http.post(path, json=body)
 
+    def samples(self, name):
+        """What `/metrics` has of a metric: labels, the model's name aside, and value of each."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        families = text_string_to_metric_families(self.http.get("/metrics").text)
+        found = [s for family in families for s in family.samples if s.name == name]
+        assert all(sample.labels.pop("model_name") for sample in found)
+        return [(sample.labels, sample.value) for sample in found]
+
+    def metric(self, name, **labels):
+        """The sum of a metric's samples that have these labels."""
+        found = self.samples(name)
+        return sum(value for has, value in found if labels.items() <= has.items())
+
     def events(self, path, **body):
         """The events of a stream, parsed, without the last mark, which must be there."""
         with self.http.stream("POST", path, json={"stream": True, **body}) as response:

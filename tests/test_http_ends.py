@@ -53,10 +53,8 @@ def wait_for(server, running):
 
 def finished(server):
     """How many sequences ended, by reason."""
-    lines = server.http.get("/metrics").text.splitlines()
-    name = 'phloem_finished_requests_total{reason="'
-    found = [line.removeprefix(name).split('"} ') for line in lines if line.startswith(name)]
-    return {reason: float(count) for reason, count in found}
+    found = server.samples("phloem_num_requests_total")
+    return {labels["finish_reason"]: count for labels, count in found}
 
 
 def send(server, path, body):
@@ -79,8 +77,7 @@ def test_a_client_that_leaves_ends_its_request(server, path, stream):
     wait_for(server, 0)
     assert state(server)["used"] == 0
     assert finished(server) == {"abort": 1}
-    generated = server.http.get("/metrics").text.split("\nphloem_generation_tokens_total ")[1]
-    assert float(generated.split()[0]) < 20_000
+    assert server.metric("phloem_generation_tokens_total") < 20_000
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -265,6 +262,6 @@ def test_every_sequence_is_counted_once_whatever_its_end(failing):
     wait_for(server, 0)
     server.post("/v1/completions", prompt="a", temperature=-1)
     assert finished(server) == {"length": 2, "stop": 2, "error": 1, "abort": 1}
-    metrics = server.http.get("/metrics").text
-    for gauge in ("running_requests", "waiting_requests", "kv_used_tokens"):
-        assert f"phloem_{gauge} 0.0" in metrics
+    assert server.metric("phloem_num_aborted_requests_total") == 1
+    for gauge in ("num_running_reqs", "num_queue_reqs", "num_used_tokens"):
+        assert server.samples(f"phloem_{gauge}") == [({}, 0.0)]

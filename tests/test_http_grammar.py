@@ -548,8 +548,6 @@ def test_constraints_are_counted_and_compiled_once(servers):
     known = after["compiled"] + after["from_disk"] - before["compiled"] - before["from_disk"]
     assert known == 1
     assert after["from_memory"] - before["from_memory"] == 2
-    metrics = server.http.get("/metrics").text
-    assert 'phloem_constraints_total{kind="regex"}' in metrics
-    assert "phloem_grammar_compile_seconds_count" in metrics
-    assert f"phloem_grammar_from_memory_total {float(after['from_memory'])}" in metrics
-    assert "# TYPE phloem_grammar_from_memory_total counter" in metrics
+    assert server.metric("phloem_constraints_total", kind="regex") >= 3
+    assert server.metric("phloem_grammar_compilation_time_seconds_count") >= 3
+    assert server.metric("phloem_grammar_from_memory_total") == after["from_memory"]

@@ -151,11 +151,9 @@ def test_a_tenant_with_more_than_its_share_of_a_full_queue_gets_a_429(kind, requ
 
 def test_refused_sequences_are_counted_as_ended(limited):
     """Case ME-04: a refusal too is one end."""
-    name = 'phloem_finished_requests_total{reason="refused"}'
 
     def refused():
-        lines = limited.http.get("/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+        return limited.metric("phloem_num_requests_total", finish_reason="refused")
 
     before = refused()
     with paused(limited):
@@ -164,9 +162,8 @@ def test_refused_sequences_are_counted_as_ended(limited):
         limited.post("/v1/completions", **SHORT)
     assert asked.result().status_code == 200
     assert refused() - before <= 1
-    metrics = limited.http.get("/metrics").text
-    for gauge in ("running_requests", "waiting_requests", "kv_used_tokens"):
-        assert f"phloem_{gauge} 0.0" in metrics
+    for gauge in ("num_running_reqs", "num_queue_reqs", "num_used_tokens"):
+        assert limited.samples(f"phloem_{gauge}") == [({}, 0.0)]
 
 
 @pytest.mark.parametrize("kind", ["server", "processes"])

@@ -15,7 +15,7 @@ def server(serve, write_script):
 def samples(server):
     text = server.http.get("/metrics").text
     return {
-        (sample.name, *sample.labels.values()): sample.value
+        (sample.name, *(v for k, v in sample.labels.items() if k != "model_name")): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -68,28 +68,34 @@ def test_metrics_count_what_was_served(server):
     assert more("phloem_http_requests_total", "/v1/completions", "200") == 2
     assert more("phloem_http_requests_total", "/v1/completions", "400") == 1
     assert more("phloem_http_requests_total", "other", "404") == 1
-    assert more("phloem_finished_requests_total", "length") == 2
-    assert more("phloem_prompt_tokens_total") == 6
+    assert more("phloem_num_requests_total", "length") == 2
+    cached = more("phloem_prompt_tokens_total", "device")
+    assert cached + more("phloem_prompt_tokens_total", "computed") == 6
+    assert more("phloem_cached_tokens_total", "device") == cached >= 2
     assert more("phloem_generation_tokens_total") == 10
-    assert more("phloem_cached_tokens_total") >= 2
     assert more("phloem_time_to_first_token_seconds_count") == 2
     assert more("phloem_inter_token_latency_seconds_count") == 8
-    assert more("phloem_request_seconds_count") == 2
-    assert more("phloem_queue_seconds_count") == 2
-    assert after["phloem_kv_capacity_tokens",] == 65536
+    assert more("phloem_e2e_request_latency_seconds_count") == 2
+    assert more("phloem_queue_time_seconds_count") == 2
+    for stage in ("queue", "prefill", "decode", "detokenize"):
+        assert more("phloem_per_stage_req_latency_seconds_count", stage) == 2
+    assert after["phloem_max_total_num_tokens",] == 65536
     assert after["phloem_kv_evictable_tokens",] > 0
+    assert 0 < after["phloem_cache_hit_rate",] < 1
+    assert after["phloem_gen_throughput",] > 0
 
 
 def test_a_metric_that_fails_breaks_nothing(serve, write_script, monkeypatch):
     """Case ME-03."""
-    from prometheus_client import Counter, Histogram
+    from phloem.server.observability.distribution import Distribution
+    from phloem.server.observability.instruments import Counter
 
     def broken(*args):
         raise ValueError("counters can only go up")
 
     server = serve(write_script([]))
-    monkeypatch.setattr(Counter, "inc", broken)
-    monkeypatch.setattr(Histogram, "observe", broken)
+    monkeypatch.setattr(Counter, "add", broken)
+    monkeypatch.setattr(Distribution, "observe", broken)
     body = {"prompt": "a", "max_tokens": 3, "ignore_eos": True}
     assert server.post("/v1/completions", **body).status_code == 200
     assert server.events("/v1/completions", **body)
@@ -97,7 +103,7 @@ def test_a_metric_that_fails_breaks_nothing(serve, write_script, monkeypatch):
 
 def test_apps_have_metrics_of_their_own(serve, write_script):
     other = serve(write_script([]))
-    assert ("phloem_finished_requests_total", "length") not in samples(other)
+    assert ("phloem_num_requests_total", "length") not in samples(other)
 
 
 def test_what_the_api_takes_is_described(server):

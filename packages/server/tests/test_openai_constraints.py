@@ -121,6 +121,6 @@ def test_who_leaves_cancels_all_of_them():
 def test_counts_of_the_compiler_are_shown_as_counters():
     text = Metrics().exposition({}, {"compiled": 3, "from_disk": 0}).decode()
     assert "# TYPE phloem_grammar_compiled_total counter" in text
-    assert "phloem_grammar_compiled_total 3.0" in text
-    assert "phloem_grammar_from_disk_total 0.0" in text
+    assert 'phloem_grammar_compiled_total{model_name="phloem"} 3.0' in text
+    assert 'phloem_grammar_from_disk_total{model_name="phloem"} 0.0' in text
     assert "from_memory" not in text

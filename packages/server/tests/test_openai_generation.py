@@ -113,9 +113,9 @@ def answer(frontend, stream, client=None, metrics=None):
 
 
 def ended(metrics):
-    name = "phloem_finished_requests_total"
+    name = "phloem_num_requests_total"
     return {
-        sample.labels["reason"]: sample.value
+        sample.labels["finish_reason"]: sample.value
         for family in metrics.registry.collect()
         for sample in family.samples
         if sample.name == name

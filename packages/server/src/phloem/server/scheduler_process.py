@@ -38,6 +38,7 @@ from phloem.server.messages import (
     ToScheduler,
 )
 from phloem.server.news import token_news
+from phloem.server.observability.steps import step_times
 from phloem.server.wiring import EngineParts, build
 
 _SECONDS_TO_REPORT = 5.0
@@ -68,6 +69,7 @@ class SchedulerService:
         """Of the requests that have had no news yet."""
         self._news: list[TokenNews] = []
         """For the next batch."""
+        self._steps = step_times()
         self._flushes = WaitingFlushes(loop.scheduler, time.monotonic)
 
     @property
@@ -83,7 +85,11 @@ class SchedulerService:
         for request in self._constraints.take():
             self._add(request)
         options = self._options
-        for output in self._loop.step():
+        idle, began = self._loop.idle, time.perf_counter()
+        outputs = self._loop.step()
+        if not idle:
+            self._steps.observe(time.perf_counter() - began)
+        for output in outputs:
             first = options.pop(output.rid, None) if options else None
             self._news.append(token_news(output, first))
         self._flushes.settle()
@@ -154,7 +160,10 @@ class SchedulerService:
 
     def _reply(self, message: Control) -> Reply:
         try:
-            return Reply(message.id, answer(self._loop.scheduler, message.action, message.options))
+            value = answer(self._loop.scheduler, message.action, message.options)
+            if message.action == "state":
+                value["steps"] = self._steps.as_dict()
+            return Reply(message.id, value)
         except ValueError as error:
             return Reply(message.id, {}, str(error))
 

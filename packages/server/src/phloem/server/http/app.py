@@ -27,6 +27,8 @@ from phloem.server.http.operation import operation_router
 from phloem.server.http.protocol import CompletionRequest, GenerateRequest, GrammarCheckRequest
 from phloem.server.http.service import Service
 from phloem.server.http.surround import Surround
+from phloem.server.observability.excerpts import Excerpts
+from phloem.server.observability.watch import Observation
 
 MAX_BODY_BYTES = 16 << 20
 HEALTH_TIMEOUT = 10.0
@@ -40,6 +42,7 @@ def create_app(
     options: Mapping[str, Any] | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     health_timeout: float = HEALTH_TIMEOUT,
+    observation: Observation | None = None,
 ) -> FastAPI:
     """The server's app.
 
@@ -49,11 +52,15 @@ def create_app(
         options: the engine's options, for `/server_info`.
         max_body_bytes: larger requests are refused with 413.
         health_timeout: seconds within which the scheduler must answer `/health`.
+        observation: who hears of each request, beside the metrics; None: nobody.
     """
     app = FastAPI(title="Phloem", version=_version())
-    metrics = Metrics()
+    observation = observation or Observation()
+    metrics = Metrics(served_model_name, observation.startup_seconds)
     install_handlers(app)
-    app.add_middleware(Surround, metrics=metrics)
+    if observation.keep_texts:
+        app.add_middleware(Excerpts)
+    app.add_middleware(Surround, metrics=metrics, watchers=(metrics, *observation.watchers))
     service = Service(
         frontend,
         metrics,

@@ -154,7 +154,7 @@ class Generation:
                 with refusing(prompt=prompt):
                     stream = self._frontend.start(request)
                 trace = self.recent.begin(request)
-                sequences.append(_Sequence(stream, self._metrics.meter(), trace))
+                sequences.append(_Sequence(stream, self._metrics.meter(request), trace))
             yield sequences
         finally:
             for sequence in sequences:

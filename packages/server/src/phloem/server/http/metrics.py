@@ -1,8 +1,8 @@
-"""What the server counts, as Prometheus sees it; one registry for each app.
+"""What clients see of their requests, counted for Prometheus; one set for each app.
 
-Tokens and latencies are measured here, at the API, since this is what clients see of them; what is
-running and how full the cache is comes from the scheduler when `/metrics` is read. An error in
-here is logged and harms no request.
+Tokens and latencies are measured here, at the API; what the scheduler knows comes from it when
+`/metrics` is read, see `phloem.server.observability.engine_metrics`. An error in here is logged
+and harms no request. The app's loop is the only one to use it, so nothing is locked.
 """
 
 from __future__ import annotations
@@ -13,128 +13,209 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from phloem.server.frontend import GenerationRequest
 from phloem.server.messages import TextNews
+from phloem.server.observability.engine_metrics import engine_families
+from phloem.server.observability.growth import Growth
+from phloem.server.observability.instruments import (
+    Counter,
+    Histogram,
+    gauge_family,
+    parts_family,
+)
+from phloem.server.observability.watch import (
+    RequestWatch,
+    SequenceRecord,
+    Stage,
+    current_watch,
+    stage,
+)
 
 logger = logging.getLogger(__name__)
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
+_STAGE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, *_SECONDS)
 _COMPILE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
-
-_GAUGES = {
-    "running": "running_requests",
-    "waiting": "waiting_requests",
-    "used": "kv_used_tokens",
-    "cached": "kv_evictable_tokens",
-    "free": "kv_free_tokens",
-    "total": "kv_capacity_tokens",
-}
-"""Keys of the scheduler's state, and the gauges that show them."""
-
-_GRAMMAR_COUNTS = {
-    "compiled": "constraints compiled since the start",
-    "failed": "constraints that could not be compiled",
-    "from_memory": "constraints that were found compiled in memory",
-    "from_disk": "constraints that were found compiled on disk",
-}
-"""Keys of the compiler's counts, and what they are."""
+_SOURCES = ("computed", "device", "host", "disk")
+_THROUGHPUT_SECONDS = 10.0
+_HIT_RATE_SECONDS = 60.0
 
 
-class Metrics:
-    """All metrics of one app."""
+class Metrics(Collector):
+    """All metrics of one app.
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    Args:
+        model: the value of the label `model_name`, which all have.
+        startup_seconds: how long each part of the start took; may be filled in later.
+    """
 
-        def counter(name: str, help: str, *labels: str) -> Counter:
-            return Counter(f"phloem_{name}", help, labels, registry=self.registry)
-
-        def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"phloem_{name}", help, registry=self.registry, buckets=buckets)
-
-        self.responses = counter("http_requests", "HTTP requests answered", "endpoint", "status")
-        self.finished = counter("finished_requests", "sequences that ended", "reason")
-        self.prompt_tokens = counter("prompt_tokens", "tokens of prompts")
-        self.cached_tokens = counter("cached_tokens", "prompt tokens found in the cache")
-        self.generation_tokens = counter("generation_tokens", "tokens generated")
-        self.ttft = histogram("time_to_first_token_seconds", "from request to token", _SECONDS)
-        self.itl = histogram("inter_token_latency_seconds", "between tokens", _STEP_SECONDS)
-        self.total = histogram("request_seconds", "from request to end", _SECONDS)
-        self.queue = histogram("queue_seconds", "from request to admission", _SECONDS)
-        self.constrained = counter("constraints", "constraints that answers kept to", "kind")
-        self.compile = histogram(
-            "grammar_compile_seconds", "wait for a compiled constraint", _COMPILE_SECONDS
+    def __init__(
+        self, model: str = "phloem", startup_seconds: Mapping[str, float] | None = None
+    ) -> None:
+        self._common = {"model_name": model}
+        self._startup = {} if startup_seconds is None else startup_seconds
+        self._state: Mapping[str, Any] = {}
+        self._grammar: Mapping[str, int] = {}
+        self._compiling = 0
+        self._make_counters()
+        self._make_histograms()
+        now = perf_counter()
+        prompt, cached = self._prompt, self._cached
+        self.throughput = Growth(_THROUGHPUT_SECONDS, lambda: (self.generated.value,), now)
+        self._hits = Growth(
+            _HIT_RATE_SECONDS,
+            lambda: (
+                sum(each.value for each in cached.values()),
+                sum(each.value for each in prompt.values()),
+            ),
+            now,
         )
-        self._gauges = {
-            key: Gauge(f"phloem_{name}", "as the scheduler says", registry=self.registry)
-            for key, name in _GAUGES.items()
-        }
-        self._grammar = _GrammarCounts()
-        self.registry.register(self._grammar)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
 
-    def meter(self) -> Meter:
-        """Starts the clock of a sequence."""
-        return Meter(self)
+    def _make_counters(self) -> None:
+        self.responses = Counter("http_requests", "HTTP requests answered", "endpoint", "status")
+        self.requests = Counter("num_requests", "sequences that ended", "finish_reason")
+        self._aborts = Counter("num_aborted_requests", "sequences that were aborted")
+        self.aborted = self._aborts.at()
+        self._generation = Counter("generation_tokens", "tokens generated")
+        self.generated = self._generation.at()
+        self._prompts = Counter("prompt_tokens", "tokens of prompts, by their source", "source")
+        self._prompt = {source: self._prompts.at(source) for source in _SOURCES}
+        self._from_cache = Counter("cached_tokens", "prompt tokens found cached", "cache_source")
+        self._cached = {source: self._from_cache.at(source) for source in _SOURCES[1:]}
+        self._constraints = Counter("constraints", "constraints that answers kept to", "kind")
+
+    def _make_histograms(self) -> None:
+        first = Histogram("time_to_first_token_seconds", "from request to token", _SECONDS)
+        between = Histogram("inter_token_latency_seconds", "between tokens", _STEP_SECONDS)
+        whole = Histogram("e2e_request_latency_seconds", "from request to end", _SECONDS)
+        queue = Histogram("queue_time_seconds", "from request to admission", _SECONDS)
+        compiled = Histogram(
+            "grammar_compilation_time_seconds", "wait for a compiled constraint", _COMPILE_SECONDS
+        )
+        self.stages = Histogram(
+            "per_stage_req_latency_seconds", "parts of a request's way", _STAGE_SECONDS, "stage"
+        )
+        self.ttft, self.itl, self.e2e = first.at(), between.at(), whole.at()
+        self.queue, self.compile = queue.at(), compiled.at()
+        self._histograms = (first, between, whole, queue, compiled, self.stages)
+
+    def meter(self, request: GenerationRequest | None = None) -> Meter:
+        """Starts the clock of a sequence, whose record the watch of the running task gets."""
+        now = perf_counter()
+        rid, params = (request.rid, request.params) if request is not None else ("", None)
+        record = SequenceRecord(rid, params, now)
+        watch = current_watch()
+        if watch is not None:
+            watch.sequences.append(record)
+        return Meter(self, record)
 
     def count_response(self, endpoint: str, status: int) -> None:
         """Count an answered HTTP request."""
         try:
-            self.responses.labels(endpoint, str(status)).inc()
+            self.responses.add(1, endpoint, str(status))
         except Exception:
             logger.exception("a metric failed")
+
+    def ended(self, watch: RequestWatch) -> None:
+        """Count the stages of a request as a whole; a `Watcher`."""
+        self._observe(watch.stages)
+
+    def count_prompt(self, news: TextNews) -> None:
+        """Count a prompt by its sources, which sum to it whatever the news say."""
+        prompt = max(news.prompt_tokens, 0)
+        cached = min(max(news.cached_tokens, 0), prompt)
+        host, disk = news.brought or (0, 0)
+        disk = min(max(disk, 0), cached)
+        host = min(max(host, 0), cached - disk)
+        self._prompt["computed"].value += prompt - cached
+        for source, count in (("device", cached - host - disk), ("host", host), ("disk", disk)):
+            self._prompt[source].value += count
+            self._cached[source].value += count
+        now = perf_counter()
+        if now >= self._hits.due:
+            self._hits.mark(now)
+
+    def count_end(self, record: SequenceRecord) -> None:
+        """Count a sequence that has ended."""
+        self.requests.add(1, record.reason or "error")
+        if record.reason == "abort":
+            self.aborted.value += 1
+        if "queue" in record.timings:
+            self.queue.observe(record.timings["queue"])
+        self._observe(record.stages)
 
     @contextmanager
     def compiling(self, kind: str) -> Iterator[None]:
         """Within it an answer waits for its constraint, which counts if it is compiled."""
         began = perf_counter()
-        yield
+        self._compiling += 1
         try:
-            self.constrained.labels(kind).inc()
+            with stage("compile"):
+                yield
+        finally:
+            self._compiling -= 1
+        try:
+            self._constraints.add(1, kind)
             self.compile.observe(perf_counter() - began)
         except Exception:
             logger.exception("a metric failed")
 
     def exposition(self, state: Mapping[str, Any], grammar: Mapping[str, int]) -> bytes:
         """The text that Prometheus reads; `state` is the scheduler's, `grammar` the compiler's."""
-        for key, gauge in self._gauges.items():
-            if key in state:
-                gauge.set(state[key])
-        self._grammar.values = grammar
+        self._state, self._grammar = state, grammar
         return generate_latest(self.registry)
 
+    def collect(self) -> Iterable[Metric]:
+        """All metrics, as Prometheus's library wants them."""
+        common = self._common
+        counters = (
+            *(self.responses, self.requests, self._aborts, self._generation, self._prompts),
+            *(self._from_cache, self._constraints),
+        )
+        for each in (*counters, *self._histograms):
+            yield each.family(common)
+        yield from engine_families(self._state, self._grammar, common)
+        now = perf_counter()
+        seconds, (tokens,) = self.throughput.growth(now)
+        yield gauge_family("gen_throughput", "tokens a second of late", common, tokens / seconds)
+        _, (cached, prompt) = self._hits.growth(now)
+        rate = cached / prompt if prompt else 0.0
+        help = "share of the prompts of the last minute that was cached"
+        yield gauge_family("cache_hit_rate", help, common, rate)
+        help = "constraints that are being compiled, or wait for it"
+        yield gauge_family("num_grammar_queue_reqs", help, common, self._compiling)
+        help = "parts of the start, which sum to it"
+        yield parts_family("startup_time_seconds", help, common, "part", self._startup)
 
-class _GrammarCounts(Collector):
-    """Shows what the compiler has counted itself, as counters."""
-
-    def __init__(self) -> None:
-        self.values: Mapping[str, int] = {}
-
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        for key, help in _GRAMMAR_COUNTS.items():
-            if key in self.values:
-                yield CounterMetricFamily(f"phloem_grammar_{key}", help, self.values[key])
+    def _observe(self, stages: Iterable[Stage]) -> None:
+        for each in stages:
+            self.stages.at(each.name).observe(each.end - each.start)
 
 
 class Meter:
-    """Measures one sequence, which it counts as finished exactly once."""
+    """Measures one sequence, which it counts as ended exactly once."""
 
-    __slots__ = ("_began", "_ended", "_last", "_metrics")
+    __slots__ = ("_counted", "_last", "_metrics", "_record")
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, record: SequenceRecord) -> None:
         self._metrics = metrics
-        self._began = perf_counter()
+        self._record = record
         self._last = 0.0
-        self._ended = False
+        self._counted = False
+        """Its prompt is."""
 
     def take(self, news: TextNews) -> None:
         """Note news of the sequence."""
         try:
             if news.token_ids:
-                self._tokens(len(news.token_ids))
+                self._tokens(news, len(news.token_ids))
             if news.finish is not None:
                 self._finish(news, news.finish.type)
         except Exception:
@@ -142,29 +223,48 @@ class Meter:
 
     def end(self, reason: str) -> None:
         """Note that the sequence ended without news of it; nothing, if there were any."""
-        if self._ended:
+        record = self._record
+        if record.reason is not None:
             return
-        self._ended = True
+        record.reason = reason
+        record.ended = perf_counter()
         try:
-            self._metrics.finished.labels(reason).inc()
+            self._metrics.count_end(record)
         except Exception:
             logger.exception("a metric failed")
 
-    def _tokens(self, count: int) -> None:
+    def _tokens(self, news: TextNews, count: int) -> None:
         now = perf_counter()
         metrics = self._metrics
-        metrics.generation_tokens.inc(count)
+        metrics.generated.value += count
         if self._last:
-            metrics.itl.observe((now - self._last) / count)
+            metrics.itl.observe((now - self._last) / count, count)
         else:
-            metrics.ttft.observe(now - self._began)
+            self._begin(news, now)
         self._last = now
+        self._record.completion_tokens += count
+        if now >= metrics.throughput.due:
+            metrics.throughput.mark(now)
+
+    def _begin(self, news: TextNews, now: float) -> None:
+        record = self._record
+        record.first = now
+        self._metrics.ttft.observe(now - record.started)
+        self._take_prompt(news)
+
+    def _take_prompt(self, news: TextNews) -> None:
+        """Once it was let in: what was refused or waited in vain is nobody's hit, nor computed."""
+        record = self._record
+        self._counted = True
+        record.prompt_tokens, record.cached_tokens = news.prompt_tokens, news.cached_tokens
+        self._metrics.count_prompt(news)
 
     def _finish(self, news: TextNews, reason: str) -> None:
+        record = self._record
+        record.timings = news.timings or {}
+        record.retractions = news.retractions
+        if not self._counted and "queue" in record.timings:
+            self._take_prompt(news)
+        if record.reason is None:
+            self._metrics.e2e.observe(perf_counter() - record.started)
         self.end(reason)
-        metrics = self._metrics
-        metrics.prompt_tokens.inc(max(news.prompt_tokens, 0))
-        metrics.cached_tokens.inc(max(news.cached_tokens, 0))
-        metrics.total.observe(perf_counter() - self._began)
-        if news.timings and "queue" in news.timings:
-            metrics.queue.observe(news.timings["queue"])

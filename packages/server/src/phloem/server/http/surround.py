@@ -5,24 +5,34 @@ The outermost layer that is ours, as plain ASGI: Starlette's own would add a tas
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phloem.server.http.errors import ABORTED, as_api_error
 from phloem.server.http.metrics import Metrics
+from phloem.server.observability.watch import RequestWatch, Watcher, watching
 
 
 class Surround:
     """Middleware around the whole app."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, watchers: Sequence[Watcher] = ()) -> None:
         self._app = app
         self._metrics = metrics
+        self._watchers = watchers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, as an ASGI app."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        with watching(scope, self._watchers) as watch:
+            await self._pass_on(watch, scope, receive, send)
+
+    async def _pass_on(
+        self, watch: RequestWatch, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         status: int | None = None
 
         async def noting(message: Message) -> None:
@@ -40,7 +50,8 @@ class Surround:
             await as_api_error(error).response()(scope, receive, noting)
         finally:
             # Without an answer: the client had left.
-            self._metrics.count_response(_endpoint(scope), status or ABORTED)
+            watch.endpoint, watch.status = _endpoint(scope), status or ABORTED
+            self._metrics.count_response(watch.endpoint, watch.status)
 
 
 def _endpoint(scope: Scope) -> str:
