@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 from urllib.parse import urlsplit
 
 import msgspec
 
 EVENT_STREAM = "text/event-stream"
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _DONE = b"[DONE]"
@@ -41,10 +43,28 @@ class Usage(msgspec.Struct):
         return None if details is None else details.cached_tokens
 
 
+class CallFunction(msgspec.Struct):
+    """What is new of the function that a call names."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(msgspec.Struct):
+    """What is new of a call; the first of each has its id and its function's name."""
+
+    index: int | None = None
+    """Which of a stream's calls it belongs to."""
+    id: str | None = None
+    function: CallFunction | None = None
+
+
 class Delta(msgspec.Struct):
     """What is new of a chat message."""
 
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class Choice(msgspec.Struct):
@@ -73,20 +93,25 @@ class BadStream(ValueError):
     """A server sent what is no event of the OpenAI API."""
 
 
-class EventReader:
+class EventReader(Generic[T]):
     """Turns the bytes of a `text/event-stream` into events, however they are cut.
 
-    Follows the HTML standard's rules for server-sent events, of which only `data` matters here.
+    Follows the HTML standard's rules for server-sent events, of which only `data` matters here:
+    each is an `Event` of the OpenAI API, or of the `shape` that is given.
     """
 
-    def __init__(self) -> None:
-        self._decoder = msgspec.json.Decoder(Event)
+    @overload
+    def __init__(self: EventReader[Event]) -> None: ...
+    @overload
+    def __init__(self, shape: type[T]) -> None: ...
+    def __init__(self, shape: Any = Event) -> None:
+        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(shape)
         self._rest = b""
         self._data: list[bytes] = []
         self.done = False
         """Whether `[DONE]` has come; what follows it is passed over."""
 
-    def feed(self, data: bytes) -> Iterator[Event]:
+    def feed(self, data: bytes) -> Iterator[T]:
         """The events that these bytes complete.
 
         Raises:
@@ -102,7 +127,7 @@ class EventReader:
             if event is not None:
                 yield event
 
-    def _line(self, line: bytes) -> Event | None:
+    def _line(self, line: bytes) -> T | None:
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
         elif not line and self._data:
@@ -112,7 +137,7 @@ class EventReader:
             return None if self.done else self._decode(data)
         return None
 
-    def _decode(self, data: bytes) -> Event:
+    def _decode(self, data: bytes) -> T:
         try:
             return self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,0 +1,59 @@
+"""When a client asks again: only what the server refused for now, or never saw."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from phloem.server.client.errors import RequestFailed
+
+T = TypeVar("T")
+Sleep = Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a request is sent again, and after what wait.
+
+    The wait is the server's `Retry-After`, or else doubles from `first_wait`, a random part of it
+    left out so that many clients do not come back together.
+    """
+
+    attempts: int = 4
+    """All together; 1: none again."""
+    first_wait: float = 0.5
+    """Seconds."""
+    longest_wait: float = 30.0
+    """A server that wants a longer one is not asked again."""
+    sleep: Sleep = asyncio.sleep
+
+    async def run(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What `call` comes to.
+
+        Raises:
+            RequestFailed: of the last attempt.
+        """
+        attempt = 1
+        while True:
+            try:
+                return await call()
+            except RequestFailed as error:
+                wait = self._wait(attempt, error)
+                if wait is None:
+                    raise
+            await self.sleep(wait)
+            attempt += 1
+
+    def _wait(self, attempt: int, error: RequestFailed) -> float | None:
+        if attempt >= self.attempts or not error.safe_to_retry:
+            return None
+        if error.retry_after is not None:
+            return error.retry_after if error.retry_after <= self.longest_wait else None
+        wait = min(self.first_wait * 2.0 ** (attempt - 1), self.longest_wait)
+        return wait * random.uniform(0.5, 1.0)
+
+
+NO_RETRIES = Retries(attempts=1)
