@@ -94,6 +94,8 @@ def log_to_stderr(level: str) -> None:
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=level.upper()
     )
+    # It would name each request that this process makes, those to an app of its own too.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 # In the parent.

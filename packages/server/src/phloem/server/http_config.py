@@ -24,7 +24,7 @@ class HttpArgs:
     port: int = option(30000, "port to listen on; 0: any that is free", group=HTTP)
     grpc_port: int | None = option(
         None,
-        "port for gRPC beside HTTP; 0: any that is free; needs phloem-server[grpc]  [default: none]",
+        "port for gRPC beside HTTP; 0: any that is free; needs phloem-server[grpc]; none: no gRPC",
         group=HTTP,
     )
     served_model_name: str | None = option(

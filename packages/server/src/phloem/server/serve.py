@@ -11,20 +11,26 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from phloem.server.background import SERVING
 from phloem.server.children import log_to_stderr
 from phloem.server.http import create_app
+from phloem.server.http.app import MAX_BODY_BYTES
 from phloem.server.http_config import HttpArgs
 from phloem.server.launch import RunningEngine, StartupError, launched
 from phloem.server.located_model import LocatedModel
 from phloem.server.startup import Laps, breakdown
 from phloem.server.tokenizer_manager import TokenizerManager
+
+if TYPE_CHECKING:
+    from phloem.server.grpc.server import GrpcServer
 
 _SECONDS_TO_CLOSE = 5
 """After the drain: for clients to read the rest of their answers."""
@@ -67,6 +73,7 @@ class _Serving:
         self._on_signal: Callable[[], object] = lambda: None
         self._drain: asyncio.Task[None] | None = None
         """Since the first signal."""
+        self._grpc: GrpcServer | None = None
 
     async def run(self) -> int:
         """Start, serve, end; returns the exit status."""
@@ -82,26 +89,42 @@ class _Serving:
 
     async def _serve(self) -> int:
         async with launched(self._model, self._http.log_level) as engine:
-            server = self._server(engine)
-            engine.died.add_done_callback(lambda _: _let_end(server))
-            self._on_signal = lambda: self._end_soon(server, engine.manager)
-            # From here on a client that comes waits; before, it was refused.
-            self._listener.listen(_BACKLOG)
-            self._tell_ready(engine)
-            try:
-                await server.serve(sockets=[self._listener])
-            finally:
-                if self._drain is not None:
-                    self._drain.cancel()
+            app = self._app(engine)
+            async with self._grpc_server(app) as self._grpc:
+                server = self._server(app)
+                engine.died.add_done_callback(lambda _: _let_end(server))
+                self._on_signal = lambda: self._end_soon(server, engine.manager)
+                # From here on a client that comes waits; before, it was refused.
+                self._listener.listen(_BACKLOG)
+                self._tell_ready(engine)
+                try:
+                    await server.serve(sockets=[self._listener])
+                finally:
+                    if self._drain is not None:
+                        self._drain.cancel()
             return 1 if engine.died.done() else 0
 
-    def _server(self, engine: RunningEngine) -> uvicorn.Server:
-        app = create_app(
+    def _app(self, engine: RunningEngine) -> ASGIApp:
+        return create_app(
             engine.manager,
             served_model_name=self._name,
             options=asdict(self._model.args),
             strict_fields=self._http.strict_fields,
         )
+
+    @asynccontextmanager
+    async def _grpc_server(self, app: ASGIApp) -> AsyncIterator[GrpcServer | None]:
+        http = self._http
+        if http.grpc_port is None:
+            yield None
+            return
+        # Imported here: gRPC is an extra.
+        from phloem.server.grpc.server import grpc_server
+
+        async with grpc_server(app, http.host, http.grpc_port, MAX_BODY_BYTES) as server:
+            yield server
+
+    def _server(self, app: ASGIApp) -> uvicorn.Server:
         verbose = self._http.log_level == "debug"
         config = uvicorn.Config(
             app,
@@ -125,6 +148,8 @@ class _Serving:
         loop.call_later(_SECONDS_TO_TELL, _force_end, server)
 
     async def _end_after_drain(self, server: uvicorn.Server, manager: TokenizerManager) -> None:
+        if self._grpc is not None:
+            self._grpc.drain()
         await manager.drain(self._http.drain_seconds)
         manager.shut_down()
         _let_end(server)
@@ -137,8 +162,13 @@ class _Serving:
             f"({breakdown(engine.startup_seconds)})"
         )
         host, port = self._http.host, self._listener.getsockname()[1]
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._say(f"{SERVING} {self._name} at http://{address}")
+        if self._grpc is not None:
+            self._say(f"gRPC at {_address(host, self._grpc.port)}")
+        self._say(f"{SERVING} {self._name} at http://{_address(host, port)}")
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class _Uvicorn(uvicorn.Server):

@@ -1,0 +1,127 @@
+"""The gRPC server beside the HTTP server, in the same loop: its port, its health, its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import httpx
+from grpc_health.v1.health_pb2 import DESCRIPTOR, HealthCheckRequest, HealthCheckResponse
+from starlette.types import ASGIApp
+
+from phloem.server.client.calls import HttpCalls
+from phloem.server.client.errors import RequestFailed
+from phloem.server.client.retry import NO_RETRIES
+from phloem.server.grpc.service import NAME, Context, PhloemService
+from phloem.server.in_process import InProcessTransport
+from phloem.server.launch import StartupError
+
+_HEALTH: str = DESCRIPTOR.services_by_name["Health"].full_name
+_SECONDS_TO_CLOSE = 0.5
+"""For clients to read the rest of their answers, when nothing runs any more."""
+
+
+class GrpcServer:
+    """A server that takes calls."""
+
+    def __init__(self, port: int, health: _Health) -> None:
+        self.port = port
+        self._health = health
+
+    def drain(self) -> None:
+        """Say that it takes no more requests; calls that run go on."""
+        self._health.draining.set()
+
+
+@asynccontextmanager
+async def grpc_server(
+    app: ASGIApp, host: str, port: int, max_message_bytes: int
+) -> AsyncIterator[GrpcServer]:
+    """Serve `app` over gRPC; at the end calls that run are cut off.
+
+    Args:
+        app: the HTTP API.
+        host: the address to listen on.
+        port: likewise; 0: any that is free.
+        max_message_bytes: larger requests are refused.
+
+    Raises:
+        StartupError: the address is not to be had.
+    """
+    # Another server's port is not to be shared, which gRPC does by default.
+    options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", max_message_bytes)]
+    server = grpc.aio.server(options=options)
+    transport = InProcessTransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://grpc", timeout=None) as http:
+        calls = HttpCalls(http, NO_RETRIES)
+        health = _Health(calls)
+        server.add_generic_rpc_handlers((PhloemService(calls).handler(), health.handler()))
+        bound = _bind(server, host, port)
+        await server.start()
+        try:
+            yield GrpcServer(bound, health)
+        finally:
+            health.ended.set()
+            await server.stop(_SECONDS_TO_CLOSE)
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        return int(server.add_insecure_port(address))
+    except RuntimeError as error:
+        raise StartupError(
+            f"cannot listen for gRPC on {host} port {port}: choose another --host or --grpc-port"
+        ) from error
+
+
+class _Health:
+    """The standard health service, of the whole server and of `phloem.v1.Phloem` alike.
+
+    A check asks the same as `GET /ready`. A watch tells when the server begins to drain.
+    """
+
+    def __init__(self, calls: HttpCalls) -> None:
+        self._calls = calls
+        self.draining = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The methods, as a server takes them."""
+        wire = (HealthCheckRequest.FromString, HealthCheckResponse.SerializeToString)
+        return grpc.method_handlers_generic_handler(
+            _HEALTH,
+            {
+                "Check": grpc.unary_unary_rpc_method_handler(self.check, *wire),
+                "Watch": grpc.unary_stream_rpc_method_handler(self.watch, *wire),
+            },
+        )
+
+    async def check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
+        """Whether a service takes requests now."""
+        if request.service not in ("", NAME):
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"there is no service {request.service!r} here"
+            )
+        return await self._status()
+
+    async def watch(
+        self, request: HealthCheckRequest, context: Context
+    ) -> AsyncIterator[HealthCheckResponse]:
+        """The same, and again when the server drains."""
+        if request.service in ("", NAME):
+            yield await self._status()
+            await self.draining.wait()
+            yield HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING)
+        else:
+            yield HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN)
+        await self.ended.wait()
+
+    async def _status(self) -> HealthCheckResponse:
+        try:
+            await self._calls.get("/ready", dict)
+        except RequestFailed:
+            return HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING)
+        return HealthCheckResponse(status=HealthCheckResponse.SERVING)
