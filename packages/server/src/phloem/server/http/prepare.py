@@ -21,6 +21,7 @@ from phloem.server.http.protocol import (
     OpenAIRequest,
 )
 from phloem.server.jobs import Job
+from phloem.server.observability.watch import stage
 
 T = TypeVar("T")
 
@@ -161,4 +162,5 @@ async def apart(size: int, work: Callable[..., T], *args: Any) -> T:
 
     Of help for work that lets go of the interpreter lock, as `Tokenizer.encode` does.
     """
-    return work(*args) if size < _LONG_TEXT else await asyncio.to_thread(work, *args)
+    with stage("tokenize"):
+        return work(*args) if size < _LONG_TEXT else await asyncio.to_thread(work, *args)
