@@ -77,7 +77,8 @@ def test_metrics_count_what_was_served(server):
     assert more("phloem_inter_token_latency_seconds_count") == 8
     assert more("phloem_e2e_request_latency_seconds_count") == 2
     assert more("phloem_queue_time_seconds_count") == 2
-    for stage in ("tokenize", "queue", "prefill", "decode", "detokenize"):
+    assert more("phloem_per_stage_req_latency_seconds_count", "tokenize") == 3
+    for stage in ("queue", "prefill", "decode", "detokenize"):
         assert more("phloem_per_stage_req_latency_seconds_count", stage) == 2
     assert after["phloem_max_total_num_tokens",] == 65536
     assert after["phloem_kv_evictable_tokens",] > 0
