@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 from phloem.server.parsers.base import CallArguments, CallBegin, CallEnd, Part
+from phloem.server.parsers.reading import is_object
 
 
 class NamedCall:
@@ -98,11 +99,3 @@ class CallList:
     def _add(self, arguments: str) -> None:
         if arguments:
             self._new.append(CallArguments(self._index, arguments))
-
-
-def is_object(text: str) -> bool:
-    """Whether a text is a whole JSON object."""
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
