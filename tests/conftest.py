@@ -227,6 +227,7 @@ class LoopStream:
             request.params.stop,
             request.skip_special_tokens,
             request.keep_stop,
+            request.shown_ids,
         )
         self._options = TextOptions([], True)
         """Until the first news."""

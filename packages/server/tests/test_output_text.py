@@ -60,6 +60,14 @@ def test_an_unfinished_character_is_shown_at_the_end(byte_level):
     assert whole(byte_level, ids, ["zz"]) == "a\ufffd"
 
 
+def test_special_tokens_may_be_shown(byte_level):
+    shown, skipped = sorted(byte_level.special_ids)[:2]
+    (text,) = byte_level.encode("a")
+    output = OutputText(byte_level, (), shown_ids=(shown,))
+    said = output.push([text, shown, skipped]) + output.finish([text])
+    assert said == f"a{byte_level.id_to_token(shown)}a"
+
+
 @pytest.mark.parametrize("skip", [True, False])
 @given(data=st.data())
 def test_streamed_text_equals_whole_text(byte_level, sentencepiece, wordpiece, skip, data):

@@ -34,7 +34,11 @@ class DetokenizerService:
         options = news.options
         if options is not None:
             self._texts[news.rid] = OutputText(
-                self._tokenizer, options.stop, options.skip_special_tokens, options.keep_stop
+                self._tokenizer,
+                options.stop,
+                options.skip_special_tokens,
+                options.keep_stop,
+                options.shown_ids,
             )
         text = self._texts[news.rid] if news.finish is None else self._texts.pop(news.rid)
         return text_news(news, text)

@@ -61,6 +61,8 @@ class GenerationRequest:
     """Whether its text keeps the stop string or token that ended it."""
     explain_cache: bool = False
     """Whether its news tell why no more of the prompt was cached."""
+    shown_ids: tuple[int, ...] = ()
+    """Special tokens that are not skipped, as marks of reasoning and of calls are not."""
 
     @property
     def retention(self) -> Retention | None:

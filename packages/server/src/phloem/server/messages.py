@@ -97,6 +97,8 @@ class Generate(_Message):
     """Whether the text keeps what ended it."""
     explain_cache: bool = False
     """Whether its news tell why no more of the prompt was cached."""
+    shown_ids: list[int] = []
+    """Special tokens that are text all the same, as marks of reasoning and of calls are."""
 
 
 class Abort(_Message):
@@ -186,6 +188,8 @@ class TextOptions(_Part):
     stop: list[str]
     skip_special_tokens: bool
     keep_stop: bool = False
+    shown_ids: list[int] = []
+    """Special tokens that are not skipped."""
 
 
 class CacheMiss(_Part):

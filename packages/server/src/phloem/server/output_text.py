@@ -32,12 +32,16 @@ class OutputText:
         stop: Iterable[str] = (),
         skip_special_tokens: bool = True,
         keep_stop: bool = False,
+        shown_ids: Iterable[TokenId] = (),
     ) -> None:
-        """With `keep_stop` the text ends with what ended it, if that is text."""
+        """With `keep_stop` the text ends with what ended it, if that is text; `shown_ids` are
+        special tokens that are not skipped.
+        """
         self._keep_stop = keep_stop
         self._text = MarkedText(tokenizer)
         self._trimmer = StopTrimmer(stop)
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped = skipped.difference(shown_ids) if shown_ids else skipped
         self._hidden: deque[tuple[int, int]] = deque()
         """Where skipped special tokens begin and end, from the first not yet passed."""
         self._length = 0

@@ -147,7 +147,10 @@ class SchedulerService:
             self._news.append(_refusal(message, Finish("error", None, str(error), 400)))
         else:
             self._options[message.rid] = TextOptions(
-                list(params.stop), message.skip_special_tokens, message.keep_stop
+                list(params.stop),
+                message.skip_special_tokens,
+                message.keep_stop,
+                message.shown_ids,
             )
 
     def _abort(self, rid: str) -> None:

@@ -172,6 +172,7 @@ class TokenizerManager:
             checked_pooling(request.pooling, params),
             request.keep_stop,
             request.explain_cache,
+            list(request.shown_ids),
         )
         self._scheduler.send(message)
         stream = self._streams[rid] = RequestStream(partial(self._send_abort, [rid]))
