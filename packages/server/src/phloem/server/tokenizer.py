@@ -185,6 +185,12 @@ class Tokenizer:
         known = [i for i in ids if i >= 0]
         return self._backend.decode(known, skip_special_tokens=skip_special_tokens)
 
+    def decode_each(
+        self, lists: Sequence[Sequence[TokenId]], skip_special_tokens: bool = True
+    ) -> list[str]:
+        """As `decode` for each of several documents. Other threads run meanwhile."""
+        return self._backend.decode_batch(lists, skip_special_tokens=skip_special_tokens)
+
     def _special_id(self, name: str) -> TokenId | None:
         token = self._special_tokens.get(name)
         return None if token is None else self._backend.token_to_id(token)
