@@ -18,9 +18,23 @@ Result = dict[str, Any]
 class ResultBuilder:
     """Turns one request's news into results: what is new each time, and everything at the end."""
 
-    def __init__(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+    def __init__(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        triples: bool = False,
+        text_of: Callable[[int], str] | None = None,
+        prompt_ids_too: bool = False,
+    ) -> None:
+        """Logprobs are pairs, or with `triples` as SGLang has them, whose third is a token's text
+        by `text_of`, or None. With `prompt_ids_too` the first result has the prompt's ids.
+        """
         self._prompt_ids = prompt_ids
         self._params = params
+        self._triples = triples
+        self._text_of = text_of
+        self._tell_prompt = prompt_ids_too
         self._parts: list[str] = []
         self._ids: list[int] = []
         self._logprobs: dict[str, list[Any]] = {}
@@ -32,11 +46,15 @@ class ResultBuilder:
         self._ids += news.token_ids
         for name, values in logprobs.items():
             self._logprobs.setdefault(name, []).extend(values)
-        return {
+        result = {
             "text": news.text,
             "output_ids": news.token_ids,
             "meta_info": _meta_info(news) | logprobs,
         }
+        if self._tell_prompt:
+            self._tell_prompt = False
+            result["prompt_token_ids"] = list(self._prompt_ids)
+        return result
 
     def whole(self, last: TextNews) -> Result:
         """All of an ended request; `last` is its last news, taken in by `delta` before."""
@@ -47,16 +65,17 @@ class ResultBuilder:
         }
 
     def _new_logprobs(self, news: TextNews) -> dict[str, list[Any]]:
-        """Logprobs as `[logprob, token_id]` pairs, under the names that SGLang gives them."""
+        """Logprobs under the names that SGLang gives them."""
         new: dict[str, list[Any]] = {}
         if self._params.top_logprobs is not None:
             chosen = news.logprobs.chosen if news.logprobs else []
             new["output_token_logprobs"] = [
-                [value, token] for value, token in zip(chosen, news.token_ids, strict=True)
+                self._entry(value, token)
+                for value, token in zip(chosen, news.token_ids, strict=True)
             ]
             if self._params.top_logprobs:
                 new["output_top_logprobs"] = [
-                    _pairs(top) for top in (news.logprobs.top if news.logprobs else [])
+                    self._entries(top) for top in (news.logprobs.top if news.logprobs else [])
                 ]
         if self._params.prompt_logprobs_from is not None and not self._parts:
             new |= self._prompt_logprobs(news, self._params.prompt_logprobs_from)
@@ -68,14 +87,24 @@ class ResultBuilder:
         tops: list[list[list[Any]] | None] = [None] if first == 0 else []
         if news.prompt_logprobs is not None:
             values += news.prompt_logprobs.chosen
-            tops += map(_pairs, news.prompt_logprobs.top)
+            tops += map(self._entries, news.prompt_logprobs.top)
         tokens = [int(t) for t in self._prompt_ids[first:]]
         new: dict[str, list[Any]] = {
-            "input_token_logprobs": [list(pair) for pair in zip(values, tokens, strict=False)]
+            "input_token_logprobs": [
+                self._entry(value, token) for value, token in zip(values, tokens, strict=False)
+            ]
         }
         if self._params.top_logprobs:
             new["input_top_logprobs"] = tops
         return new
+
+    def _entry(self, logprob: float | None, token: int) -> list[Any]:
+        if not self._triples:
+            return [logprob, token]
+        return [logprob, token, None if self._text_of is None else self._text_of(token)]
+
+    def _entries(self, top: Iterable[tuple[int, float]]) -> list[list[Any]]:
+        return [self._entry(logprob, token) for token, logprob in top]
 
 
 class ResultStream(Iterator[Result]):
@@ -115,10 +144,6 @@ def joined(builder: ResultBuilder, all_news: Iterable[TextNews]) -> Result:
     return builder.whole(last)
 
 
-def _pairs(top: Iterable[tuple[int, float]]) -> list[list[Any]]:
-    return [[logprob, token] for token, logprob in top]
-
-
 def _meta_info(news: TextNews) -> dict[str, Any]:
     meta = {
         "id": news.rid,
@@ -130,7 +155,15 @@ def _meta_info(news: TextNews) -> dict[str, Any]:
     }
     if news.jump_forward_tokens:
         meta["jump_forward_tokens"] = news.jump_forward_tokens
-    return meta if news.timings is None else meta | {"timings": news.timings}
+    if news.cache_miss is not None:
+        meta["cache_miss"] = {"reason": news.cache_miss.reason, "at": news.cache_miss.at}
+    if news.timings is not None:
+        meta["timings"] = news.timings
+        if news.finish is not None:
+            # SGLang's names.
+            meta["e2e_latency"] = news.timings.get("total")
+            meta["num_retractions"] = news.retractions
+    return meta
 
 
 def _finish_reason(finish: Finish) -> dict[str, Any]:

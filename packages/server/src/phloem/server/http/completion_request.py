@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from phloem.server.frontend import Frontend
-from phloem.server.http.completions import Choice, CompletionForm, prompt_ids
+from phloem.server.http.completions import BestOfForm, Choice, CompletionForm, prompt_ids
 from phloem.server.http.constraints import asked_constraint
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, refusing
@@ -23,6 +23,7 @@ from phloem.server.http.prepare import (
     Prepared,
     apart,
     check_count,
+    given_ids,
     include_usage,
     prepared,
     requests_of,
@@ -39,7 +40,7 @@ from phloem.server.http.protocol import (
 )
 from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
-from phloem.server.jobs import make_jobs
+from phloem.server.jobs import MAX_N, make_jobs
 
 
 def add_completions(app: FastAPI, service: Service) -> None:
@@ -64,18 +65,17 @@ async def prepare_completion(
         ApiError: it cannot be served.
     """
     frontend = service.frontend
-    n = 1 if request.n is None else request.n
-    if request.best_of not in (None, n):
-        raise ApiError(
-            f"best_of is {request.best_of} and n is {n}: choosing among more outputs than are "
-            "returned is not supported",
-            param="best_of",
-        )
+    n, sequences = _counts(request)
+    chooses = sequences != n
     constraint = asked_constraint(request, frontend.grammar.whitespace)
-    with refusing("prompt"):
-        prompts = await apart(text_size(request.prompt), _completion_ids, frontend, request.prompt)
-    check_count(len(prompts), n)
-    common = sampling_fields(request, request.max_tokens) | {"top_logprobs": request.logprobs}
+    prompts = given_ids(request, "prompt", request.prompt is not None)
+    if prompts is None:
+        text = request.prompt or ""
+        with refusing("prompt"):
+            prompts = await apart(text_size(text), _completion_ids, frontend, text)
+    check_count(len(prompts), sequences)
+    top = request.logprobs if request.logprobs is not None or not chooses else 0
+    common = sampling_fields(request, request.max_tokens) | {"n": sequences, "top_logprobs": top}
     if request.echo and request.logprobs is not None:
         common["prompt_logprobs_from"] = 0
     fields = [common] * len(prompts)
@@ -89,9 +89,37 @@ async def prepare_completion(
             frontend.tokenizer, None, fields, prompts, namespace_of(caller, request.cache_salt)
         )
     id = f"{COMPLETION_ID}{uuid.uuid4().hex}"
-    choices = [_choice(service, request, prompts, i, n) for i in range(len(jobs))]
-    form = CompletionForm(id, service.model, n, include_usage(request), choices)
-    return prepared(requests_of(id, jobs, request), form, request, "prompt", constraint)
+    choices = [_choice(service, request, prompts, i, sequences) for i in range(len(jobs))]
+    if chooses:
+        form: CompletionForm = BestOfForm(id, service.model, n, choices, sequences)
+    else:
+        form = CompletionForm(id, service.model, n, include_usage(request), choices)
+    field = "prompt" if request.input_ids is None else "input_ids"
+    return prepared(requests_of(id, jobs, request), form, request, field, constraint)
+
+
+def _counts(request: CompletionRequest) -> tuple[int, int]:
+    """How many outputs of each prompt are returned, and how many are generated.
+
+    Raises:
+        ApiError: fewer are, or the best are wanted of a stream.
+    """
+    n = 1 if request.n is None else request.n
+    best_of = n if request.best_of is None else request.best_of
+    if best_of == n:
+        return n, n
+    if not max(n, 1) <= best_of <= MAX_N:
+        raise ApiError(
+            f"best_of is {best_of}: give an integer from n, which is {n}, to {MAX_N}",
+            param="best_of",
+        )
+    if request.stream:
+        raise ApiError(
+            f"best_of is {best_of} and n is {n}, which cannot be streamed: which outputs are the "
+            "best shows at their end; leave out best_of or stream",
+            param="best_of",
+        )
+    return n, best_of
 
 
 def _completion_ids(frontend: Frontend, prompt: str | Sequence[Any]) -> list[list[int]]:
@@ -109,11 +137,13 @@ def _choice(
 ) -> Choice:
     ids = prompts[index // n]
     skip = request.skip_special_tokens is not False
-    choice = Choice()
+    choice = Choice(prompt_ids=ids if request.return_token_ids else None)
     if request.logprobs is not None:
-        choice.logprobs = CompletionLogprobs(service.names, ids if request.echo else (), skip)
+        names = service.names.by_ids(request.return_tokens_as_token_ids)
+        choice.logprobs = CompletionLogprobs(names, ids if request.echo else (), skip)
     if request.echo:
-        text = request.prompt if isinstance(request.prompt, str) else request.prompt[index // n]
+        given = ids if request.prompt is None else request.prompt
+        text = given if isinstance(given, str) else given[index // n]
         choice.echo = (
             text if isinstance(text, str) else service.frontend.tokenizer.decode(ids, skip)
         )

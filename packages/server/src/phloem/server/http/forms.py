@@ -119,11 +119,11 @@ class OpenAIForm(ABC):
             choice = self._choice(index, output)
             self._usage.add(index, output, self._reasoning_tokens(index))
             choices.append(choice if self._alone else choice | truth_fields(output))
-        return self._body(choices, outputs[0])
+        return self._body(choices, outputs)
 
-    def _body(self, choices: Sequence[dict[str, Any]], first: TextNews) -> bytes:
-        """The whole answer with its choices; `first` is the first sequence."""
-        truth = truth_fields(first) if self._alone else {}
+    def _body(self, choices: Sequence[dict[str, Any]], outputs: Sequence[TextNews]) -> bytes:
+        """The whole answer with its choices, one for each sequence."""
+        truth = truth_fields(outputs[0]) if self._alone else {}
         return msgspec.json.encode(
             self._head.fields() | {"choices": choices, "usage": self._usage.fields()} | truth
         )

@@ -15,10 +15,15 @@ TokenId = int
 
 
 class TokenNames:
-    """What a tokenizer's tokens are called."""
+    """What a tokenizer's tokens are called: by their text, or by their ids."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, by_ids: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._by_ids = by_ids
+
+    def by_ids(self, wanted: bool | None) -> TokenNames:
+        """The names by ids, if they are `wanted`."""
+        return TokenNames(self._tokenizer, True) if wanted else self
 
     @property
     def special_ids(self) -> frozenset[TokenId]:
@@ -34,11 +39,19 @@ class TokenNames:
 
     def unique(self, token: TokenId) -> str:
         """A token's text, or `bytes:\\xe2\\x80` where it is none: different ones stay different."""
+        if self._by_ids:
+            return f"token_id:{token}"
         raw = self.bytes_of(token)
         try:
             return raw.decode()
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+    def shown(self, token: TokenId) -> str:
+        """A token's text, with U+FFFD where it is none: its bytes are told beside it."""
+        if self._by_ids:
+            return f"token_id:{token}"
+        return self.bytes_of(token).decode(errors="replace")
 
 
 def chat_logprobs(names: TokenNames, news: TextNews) -> dict[str, Any]:
@@ -58,7 +71,7 @@ def chat_logprobs(names: TokenNames, news: TextNews) -> dict[str, Any]:
 def _entry(names: TokenNames, token: TokenId, logprob: float | None) -> dict[str, Any]:
     raw = names.bytes_of(token)
     return {
-        "token": raw.decode(errors="replace"),
+        "token": names.shown(token),
         "logprob": logprob,
         "bytes": list(raw),
     }

@@ -10,10 +10,10 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from phloem.server.frontend import Frontend
-from phloem.server.http.completions import token_lists
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, raise_if_failed, refusing
 from phloem.server.http.fitting import check_fits
+from phloem.server.http.native_params import NativeParams, native_params
 from phloem.server.http.prepare import (
     Prepared,
     apart,
@@ -21,14 +21,25 @@ from phloem.server.http.prepare import (
     text_size,
     texts_of,
     to_request,
+    token_lists,
 )
-from phloem.server.http.protocol import UNSUPPORTED_IN_GENERATE, GenerateRequest
+from phloem.server.http.protocol import (
+    IGNORED_IN_GENERATE,
+    UNSUPPORTED_IN_GENERATE,
+    GenerateRequest,
+)
 from phloem.server.http.service import Service
 from phloem.server.http.sse import DONE, event, failure_event
 from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
 from phloem.server.jobs import Job, make_jobs, only
 from phloem.server.messages import TextNews
 from phloem.server.results import Result, ResultBuilder
+
+_SGLANG_NAMES = {
+    "prompt_logprobs_from": "logprob_start_len",
+    "top_logprobs": "top_logprobs_num",
+}
+"""What the engine's parameters are called by who uses SGLang's names."""
 
 
 class NativeForm:
@@ -39,8 +50,8 @@ class NativeForm:
     or the news of it is streamed.
     """
 
-    def __init__(self, jobs: Sequence[Job], single: bool) -> None:
-        self._builders = [ResultBuilder(job.prompt_ids, job.params) for job in jobs]
+    def __init__(self, builders: Sequence[ResultBuilder], single: bool) -> None:
+        self._builders = builders
         self._single = single
 
     def chunk(self, index: int, news: TextNews) -> bytes:
@@ -73,39 +84,55 @@ def add_native(app: FastAPI, service: Service) -> None:
     @app.post("/generate", openapi_extra=body_of(GenerateRequest))
     async def generate(request: Request) -> Response:
         """The engine's own results."""
-        given = await service.read(request, GenerateRequest, UNSUPPORTED_IN_GENERATE)
+        given = await service.read(
+            request, GenerateRequest, UNSUPPORTED_IN_GENERATE, IGNORED_IN_GENERATE
+        )
         caller = caller_of(request)
         tell_tenant(given, caller)
-        return service.answer(await prepare_native(service.frontend, given, caller))
+        return service.answer(await prepare_native(service, given, caller))
 
 
-async def prepare_native(frontend: Frontend, request: GenerateRequest, caller: Caller) -> Prepared:
+async def prepare_native(service: Service, request: GenerateRequest, caller: Caller) -> Prepared:
     """The sequences of a native request.
 
     Raises:
         ApiError: it cannot be served.
     """
-    jobs, single = await _jobs(frontend, request, caller)
+    params = native_params(request)
+    jobs, single = await _jobs(service.frontend, request, params, caller)
     if request.stream:
         with refusing():
             only(jobs)
     rids = _rids(request, jobs)
-    skip = request.skip_special_tokens is not False
+    request.no_stop_trim = params.keep_stop
+    skip = params.skip_special_tokens
     requests = [to_request(job, rid, skip, request) for job, rid in zip(jobs, rids)]
     prompt = "text" if request.input_ids is None else "input_ids"
     constraints = [job.constraint for job in jobs]
-    return Prepared(requests, NativeForm(jobs, single), bool(request.stream), prompt, constraints)
+    builders = [_builder(service, request, job, params.logprobs_as_sglang) for job in jobs]
+    form = NativeForm(builders, single)
+    return Prepared(requests, form, bool(request.stream), prompt, constraints)
+
+
+def _builder(service: Service, request: GenerateRequest, job: Job, triples: bool) -> ResultBuilder:
+    return ResultBuilder(
+        job.prompt_ids,
+        job.params,
+        triples=triples,
+        text_of=service.names.shown if request.return_text_in_logprobs else None,
+        prompt_ids_too=bool(request.return_token_ids or request.return_prompt_token_ids),
+    )
 
 
 async def _jobs(
-    frontend: Frontend, request: GenerateRequest, caller: Caller
+    frontend: Frontend, request: GenerateRequest, params: NativeParams, caller: Caller
 ) -> tuple[list[Job], bool]:
     text, ids = request.text, request.input_ids
     if ids is not None:
         token_lists(ids, "input_ids")
     namespace = namespace_of(caller, request.cache_salt)
-    arguments = (frontend, text, request.sampling_params, ids, namespace)
-    with refusing():
+    arguments = (frontend, text, params.sampling, ids, namespace)
+    with refusing(names=_SGLANG_NAMES if params.logprobs_as_sglang else None):
         jobs, single = await apart(text_size(text), _make_jobs, *arguments)
     if not jobs:
         raise ApiError("text is empty: give at least one", param="text")

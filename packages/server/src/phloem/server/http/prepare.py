@@ -107,7 +107,42 @@ def requests_of(id: str, jobs: Sequence[Job], request: OpenAIRequest) -> list[Ge
     """One answer's sequences are named after it, so that its id aborts them."""
     rids = [id] if len(jobs) == 1 else [sequence_id(id, i) for i in range(len(jobs))]
     skip = request.skip_special_tokens is not False
+    if request.include_stop_str_in_output:
+        request.no_stop_trim = True
     return [to_request(job, rid, skip, request) for job, rid in zip(jobs, rids)]
+
+
+def given_ids(request: OpenAIRequest, prompt: str, given: bool) -> list[list[int]] | None:
+    """The prompts that a request has as `input_ids`; None: it has another, in the field `prompt`,
+    if it is `given`.
+
+    Raises:
+        ApiError: there are both or neither, or they are no lists of ids.
+    """
+    if (request.input_ids is not None) == given:
+        what = "both" if given else "neither"
+        raise ApiError(
+            f"{prompt} and input_ids are {what} given: give one of them",
+            param="input_ids" if given else prompt,
+        )
+    return None if request.input_ids is None else token_lists(request.input_ids, "input_ids")
+
+
+def token_lists(given: Sequence[Any], param: str) -> list[list[int]]:
+    """One list of token ids, or several, as several.
+
+    Raises:
+        ApiError: it is neither.
+    """
+    lists = given if given and all(isinstance(item, list) for item in given) else [given]
+    for ids in lists:
+        if not ids or not all(type(token) is int for token in ids):
+            raise ApiError(
+                f"{param} is of no form that is known: give texts, or lists of token ids, and "
+                "nothing empty",
+                param=param,
+            )
+    return list(lists)
 
 
 def sequence_id(answer: str, index: int) -> str:
@@ -129,6 +164,8 @@ def to_request(
         asked.queue_timeout,
         asked.priority or 0,
         asked.tenant,
+        keep_stop=bool(asked.no_stop_trim),
+        explain_cache=bool(asked.return_cache_miss_reason),
     )
 
 

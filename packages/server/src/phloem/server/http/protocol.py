@@ -7,7 +7,7 @@ for every way in. null means that a field was left out.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,6 +23,8 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Extras of a stream."""
 
     include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+    """Padding of chunks against who watches their sizes; there is none here."""
 
 
 class ConstraintFields(msgspec.Struct, kw_only=True):
@@ -75,6 +77,18 @@ class OpenAIRequest(ConstraintFields, kw_only=True):
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
     skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    """Whether the text keeps the stop string or token that ended it."""
+    no_stop_trim: bool | None = None
+    """Another name of the same."""
+    input_ids: list[Any] | None = None
+    """The prompt as token ids, instead of as text."""
+    return_token_ids: bool | None = None
+    """Whether choices have `token_ids`, and the prompt's as `prompt_token_ids`."""
+    return_tokens_as_token_ids: bool | None = None
+    """Whether logprobs call tokens `token_id:5` instead of by their text."""
+    return_cache_miss_reason: bool | None = None
+    """Whether the answer has `cache_miss`: where the cached part of the prompt ends, and why."""
     cache_salt: str | None = None
     """Only requests of an equal salt share cached prefixes."""
     timeout: float | None = None
@@ -91,12 +105,12 @@ class OpenAIRequest(ConstraintFields, kw_only=True):
 class CompletionRequest(OpenAIRequest, kw_only=True):
     """The body of `POST /v1/completions`."""
 
-    prompt: str | list[Any]
-    """A text, texts, token ids, or lists of token ids."""
+    prompt: str | list[Any] | None = None
+    """A text, texts, token ids, or lists of token ids; or else `input_ids`."""
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None
-    """Taken where it is `n`: there is no choosing among more."""
+    """Of how many outputs the `n` with the highest mean logprob are returned; all of them count."""
 
 
 class GenerateRequest(msgspec.Struct, kw_only=True):
@@ -105,11 +119,25 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     text: str | list[str] | None = None
     input_ids: list[Any] | None = None
     sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
-    """As `Engine.generate` takes them, for all prompts or one for each."""
+    """As `Engine.generate` takes them, for all prompts or one for each; SGLang's
+    `skip_special_tokens`, `no_stop_trim` and `sampling_seed` may be among them."""
+    return_logprob: bool | list[bool] | None = None
+    """SGLang's way to ask for logprobs, in whose form they come then; this and the two below for
+    all prompts or one for each."""
+    top_logprobs_num: int | list[int] | None = None
+    logprob_start_len: int | list[int] | None = None
+    """First position of the prompt whose logprobs are wanted; -1: none of the prompt's."""
+    return_text_in_logprobs: bool | None = None
     stream: bool | None = None
     rid: str | list[str] | None = None
     """Names the sequences, for `/abort_request`."""
     skip_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    return_token_ids: bool | None = None
+    """Whether results have the prompt's ids too; the output's they always have."""
+    return_prompt_token_ids: bool | None = None
+    """SGLang's name of the same."""
+    return_cache_miss_reason: bool | None = None
     cache_salt: str | None = None
     timeout: float | None = None
     queue_timeout: float | None = None
@@ -130,6 +158,11 @@ IGNORED = frozenset(
     )
 )
 
+IGNORED_IN_GENERATE = frozenset(
+    ("background", "conversation_id", "custom_labels", "log_metrics", "no_logs", "routing_key")
+)
+"""Hints to SGLang's logs and routers."""
+
 NEVER: tuple[Any, ...] = ()
 """No value asks for nothing."""
 OFF = (False,)
@@ -137,38 +170,51 @@ OFF = (False,)
 UNSUPPORTED: dict[str, Collection[Any]] = {
     "store": OFF,
     # Controls that other engines have.
+    "add_special_tokens": NEVER,
     "allowed_token_ids": NEVER,
     "bad_words": NEVER,
     "custom_logit_processor": NEVER,
-    "include_stop_str_in_output": OFF,
+    "custom_params": NEVER,
+    "extra_key": NEVER,
+    "guided_decoding_backend": NEVER,
+    "guided_whitespace_pattern": NEVER,
+    "kv_transfer_params": NEVER,
     "length_penalty": (1,),
     "logits_processors": NEVER,
     "lora_path": NEVER,
-    "no_stop_trim": OFF,
     "prompt_logprobs": NEVER,
-    "return_token_ids": OFF,
-    "return_tokens_as_token_ids": OFF,
+    "return_hidden_states": OFF,
+    "rid": NEVER,
+    "session_params": NEVER,
     "spaces_between_special_tokens": (True,),
     "stop_regex": NEVER,
+    "stream_interval": (1,),
+    "structural_tags": NEVER,
     "truncate_prompt_tokens": NEVER,
     "use_beam_search": OFF,
 }
 
 UNSUPPORTED_IN_GENERATE: Mapping[str, Collection[Any]] = {
-    # SGLang's, of which logprobs are `sampling_params` here.
+    # SGLang's.
     "audio_data": NEVER,
+    "bootstrap_host": NEVER,
+    "bootstrap_port": NEVER,
+    "bootstrap_room": NEVER,
     "custom_logit_processor": NEVER,
+    "extra_key": NEVER,
     "image_data": NEVER,
     "input_embeds": NEVER,
-    "logprob_start_len": (-1,),
+    "lora_id": NEVER,
     "lora_path": NEVER,
+    "max_thinking_tokens": NEVER,
+    "modalities": NEVER,
+    "require_reasoning": OFF,
+    "return_entropy": OFF,
     "return_hidden_states": OFF,
-    "return_logprob": OFF,
     "return_routed_experts": OFF,
-    "return_text_in_logprobs": OFF,
+    "session_id": NEVER,
     "session_params": NEVER,
     "token_ids_logprob": NEVER,
-    "top_logprobs_num": (0,),
     "video_data": NEVER,
 }
 

@@ -42,8 +42,8 @@ class UnknownFields:
         if now >= self._quiet_until:
             self._quiet_until = now + SECONDS_BETWEEN_LINES
             logger.warning(
-                "%d requests since the last such line had fields that no endpoint knows, which were "
-                "passed over: lately %s; --strict-fields refuses them",
+                "%d requests since the last such line had fields that no endpoint knows, which "
+                "were passed over: lately %s; --strict-fields refuses them",
                 self._untold,
                 shown,
             )
