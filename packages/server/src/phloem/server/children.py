@@ -21,6 +21,7 @@ import msgspec
 
 from phloem.server.config import ServerArgs
 from phloem.server.ipc import Endpoints
+from phloem.server.observability.logs import set_up_logs
 
 _SECONDS_TO_END = 2.0
 _GOODBYE = b"."
@@ -44,6 +45,7 @@ class ChildConfig(msgspec.Struct, frozen=True):
     log_level: str
     spawned: float
     """When, on the monotonic clock, which processes share."""
+    log_format: str = "text"
 
 
 # In the child.
@@ -65,7 +67,7 @@ def enter_child(name: str, at_end: Callable[[], None] = lambda: None) -> ChildCo
             raise SystemExit("the parent ended before it said what to do")
         line += part
     config = msgspec.json.decode(line, type=ChildConfig)
-    log_to_stderr(config.log_level)
+    set_up_logs(name, config.log_level, config.log_format)
     guard = threading.Thread(
         target=_end_with_parent,
         args=(config.endpoints.folder, at_end),
@@ -87,15 +89,6 @@ def _end_with_parent(folder: str, at_end: Callable[[], None]) -> None:
         # children have ended: before, one of them may be about to make its socket there.
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
-
-
-def log_to_stderr(level: str) -> None:
-    """Set up logging, the same in every process."""
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=level.upper()
-    )
-    # It would name each request that this process makes, those to an app of its own too.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 # In the parent.

@@ -7,6 +7,9 @@ import math
 from dataclasses import dataclass
 
 from phloem.server.config import check_choices, check_types, option
+from phloem.server.observability.access_log import LEVELS as LOGGED_OF_REQUESTS
+from phloem.server.observability.logs import FORMATS as LOG_FORMATS
+from phloem.server.observability.tracing import check_tracing
 
 HTTP = "HTTP"
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -31,7 +34,23 @@ class HttpArgs:
         None, "what the API calls the model; none: its own name", group=HTTP
     )
     log_level: str = option(
-        "info", "what is logged; debug: every HTTP request too", group=HTTP, choices=LOG_LEVELS
+        "info", "what is logged; debug: health checks too", group=HTTP, choices=LOG_LEVELS
+    )
+    log_format: str = option(
+        "text", "how lines of the log look, in all processes", group=HTTP, choices=LOG_FORMATS
+    )
+    log_requests: str = option(
+        "meta",
+        "what the log has of each request; meta: how it went; text: also how it and its answer "
+        "begin",
+        group=HTTP,
+        choices=LOGGED_OF_REQUESTS,
+    )
+    otlp_traces_endpoint: str | None = option(
+        None,
+        "URL that takes OpenTelemetry traces over HTTP, such as http://localhost:4318/v1/traces; "
+        "needs phloem-server[otel]; none: no traces",
+        group=HTTP,
     )
     strict_fields: bool = option(
         False, "refuse fields of requests that no endpoint knows, not only warn of them", group=HTTP
@@ -52,6 +71,8 @@ class HttpArgs:
         if self.served_model_name == "":
             raise ValueError("served_model_name is empty: give the model a name")
         check_choices(self)
+        if self.otlp_traces_endpoint is not None:
+            check_tracing(self.otlp_traces_endpoint)
 
     def _check_grpc(self) -> None:
         port = self.grpc_port

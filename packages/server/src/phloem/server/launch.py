@@ -57,7 +57,9 @@ class RunningEngine:
 
 
 @asynccontextmanager
-async def launched(model: LocatedModel, log_level: str = "info") -> AsyncIterator[RunningEngine]:
+async def launched(
+    model: LocatedModel, log_level: str = "info", log_format: str = "text"
+) -> AsyncIterator[RunningEngine]:
     """Start an engine's processes; at the end nothing of them is left.
 
     Raises:
@@ -68,7 +70,12 @@ async def launched(model: LocatedModel, log_level: str = "info") -> AsyncIterato
     died: asyncio.Future[str] = loop.create_future()
     with private_endpoints() as endpoints, _mailboxes(endpoints, loop) as (inbox, outbox):
         config = ChildConfig(
-            model.args, str(model.tokenizer_folder), endpoints, log_level, time.monotonic()
+            model.args,
+            str(model.tokenizer_folder),
+            endpoints,
+            log_level,
+            time.monotonic(),
+            log_format,
         )
         with _children(config, loop, died) as pids:
             tokenizer = Tokenizer.from_folder(model.tokenizer_folder)

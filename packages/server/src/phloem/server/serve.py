@@ -20,12 +20,14 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from phloem.server.background import SERVING
-from phloem.server.children import log_to_stderr
 from phloem.server.http import create_app
 from phloem.server.http.app import MAX_BODY_BYTES
 from phloem.server.http_config import HttpArgs
 from phloem.server.launch import RunningEngine, StartupError, launched
 from phloem.server.located_model import LocatedModel
+from phloem.server.observability.logs import set_up_logs
+from phloem.server.observability.observe import observed
+from phloem.server.observability.watch import Observation
 from phloem.server.startup import Laps, breakdown
 from phloem.server.tokenizer_manager import TokenizerManager
 
@@ -53,22 +55,32 @@ def serve(model: LocatedModel, http: HttpArgs, say: Say, laps: Laps) -> int:
         ValueError: the options do not fit the model or the machine.
         StartupError: the engine could not be started, or the port is not to be had.
     """
-    log_to_stderr(http.log_level)
-    with _bound_socket(http) as listener, _new_loop() as loop:
-        return loop.run_until_complete(_Serving(model, http, listener, say, laps).run())
+    set_up_logs("api", http.log_level, http.log_format)
+    name = http.served_model_name or model.name
+    with observed(http, name, laps.seconds) as seen, _bound_socket(http) as listener:
+        with _new_loop() as loop:
+            serving = _Serving(model, http, listener, say, laps, seen)
+            return loop.run_until_complete(serving.run())
 
 
 class _Serving:
     """One run of the server, and what a signal does to it at each stage."""
 
     def __init__(
-        self, model: LocatedModel, http: HttpArgs, listener: socket.socket, say: Say, laps: Laps
+        self,
+        model: LocatedModel,
+        http: HttpArgs,
+        listener: socket.socket,
+        say: Say,
+        laps: Laps,
+        observation: Observation,
     ) -> None:
         self._model = model
         self._http = http
         self._listener = listener
         self._say = say
         self._laps = laps
+        self._observation = observation
         self._name = http.served_model_name or model.name
         self._on_signal: Callable[[], object] = lambda: None
         self._drain: asyncio.Task[None] | None = None
@@ -88,7 +100,7 @@ class _Serving:
             return 0  # a signal during the start
 
     async def _serve(self) -> int:
-        async with launched(self._model, self._http.log_level) as engine:
+        async with launched(self._model, self._http.log_level, self._http.log_format) as engine:
             app = self._app(engine)
             async with self._grpc_server(app) as self._grpc:
                 server = self._server(app)
@@ -109,6 +121,7 @@ class _Serving:
             engine.manager,
             served_model_name=self._name,
             options=asdict(self._model.args),
+            observation=self._observation,
             strict_fields=self._http.strict_fields,
         )
 
@@ -130,7 +143,7 @@ class _Serving:
             app,
             log_config=None,
             log_level="debug" if verbose else "warning",
-            access_log=verbose,
+            access_log=False,
             ws="none",
             # The app has nothing to do at its start and end, and a forced end skips its end.
             lifespan="off",
