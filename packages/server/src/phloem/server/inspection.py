@@ -23,8 +23,8 @@ def tree(scheduler: Scheduler, limit: int) -> Value:
 
     `pool` has the tokens of the KV cache by state, which make `total`: `free`, `evictable` and
     `protected` (both in the tree; running requests use the latter), and `leased` (what a request
-    has for itself). `namespaces` are lists of nodes, parents first, each node as in `OutlineNode` with its
-    `id` as a text; `namespace` is in clear. None is shown where nothing is cached at all.
+    has for itself). `namespaces` are lists of nodes, parents first, each node as in `OutlineNode`
+    with its `id` as a text; `namespace` is in clear. None is shown where nothing is cached at all.
     """
     manager = scheduler.manager
     sizes = manager.tree.sizes

@@ -19,6 +19,7 @@ from phloem.server.http.describe import describe_bodies
 from phloem.server.http.errors import install_handlers
 from phloem.server.http.generation import Generation
 from phloem.server.http.grammar import add_grammar_check
+from phloem.server.http.inspect import add_inspection
 from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.native import add_native
@@ -27,6 +28,7 @@ from phloem.server.http.operation import operation_router
 from phloem.server.http.protocol import CompletionRequest, GenerateRequest, GrammarCheckRequest
 from phloem.server.http.service import Service
 from phloem.server.http.surround import Surround
+from phloem.server.http.ui import add_ui
 from phloem.server.observability.excerpts import Excerpts
 from phloem.server.observability.watch import Observation
 
@@ -75,6 +77,9 @@ def create_app(
     )
     for add in (add_chat, add_completions, add_native, add_grammar_check):
         add(app, service)
+    # The second takes every path below `/ui/` that nothing else has.
+    add_inspection(app, service)
+    add_ui(app, service)
     describe_bodies(app, BODIES)
     return app
 
