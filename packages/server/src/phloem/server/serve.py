@@ -57,10 +57,12 @@ def serve(model: LocatedModel, http: HttpArgs, say: Say, laps: Laps) -> int:
     """
     set_up_logs("api", http.log_level, http.log_format)
     name = http.served_model_name or model.name
-    with observed(http, name, laps.seconds) as seen, _bound_socket(http) as listener:
-        with _new_loop() as loop:
-            serving = _Serving(model, http, listener, say, laps, seen)
-            return loop.run_until_complete(serving.run())
+    with (
+        observed(http, name, laps.seconds) as seen,
+        _bound_socket(http) as listener,
+        _new_loop() as loop,
+    ):
+        return loop.run_until_complete(_Serving(model, http, listener, say, laps, seen).run())
 
 
 class _Serving:
