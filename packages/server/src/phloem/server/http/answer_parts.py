@@ -121,3 +121,5 @@ class ChatHead:
     """For each sequence its own."""
     plain: bool
     """Whether all text is content anyway."""
+    token_ids: bool = False
+    """Whether the answer has the ids of the prompt and of the output."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from phloem.server.http.answer_parts import AnswerParts, ChatHead
@@ -30,6 +30,7 @@ class PartsForm(OpenAIForm):
             head.include_usage,
         )
         self._names = head.names
+        self._prompt_ids = head.prompts[0] if head.token_ids else None
         self._new_parts: Callable[[], AnswerParts] = head.new_parts
         self._parts: dict[int, AnswerParts] = {}
         """Of the choices that have begun."""
@@ -41,11 +42,13 @@ class PartsForm(OpenAIForm):
         parts = self._parts.get(index)
         if parts is None:
             parts = self._parts[index] = self._new_parts()
-            events.append(self._event(index, {"role": "assistant", "content": None}))
+            prompt = self._ids(prompt_token_ids=self._prompt_ids)
+            events.append(self._event(index, {"role": "assistant", "content": None}, **prompt))
         delta = _delta(parts.take(news))
         logprobs = self._logprobs(news)
-        if delta or logprobs:
-            events.append(self._event(index, delta, logprobs=logprobs))
+        ids = self._ids(token_ids=news.token_ids) if news.token_ids else {}
+        if delta or logprobs or ids:
+            events.append(self._event(index, delta, logprobs=logprobs, **ids))
         if news.finish is not None:
             opening = self._opening + str(index).encode() + b","
             end = {"delta": {}, "logprobs": None} | _finish_fields(news, parts)
@@ -64,7 +67,12 @@ class PartsForm(OpenAIForm):
         for call in message.get("tool_calls", ()):
             del call["index"]
         choice = {"index": index, "message": message, "logprobs": self._logprobs(output)}
-        return choice | _finish_fields(output, parts)
+        ids = self._ids(token_ids=output.token_ids, prompt_token_ids=self._prompt_ids)
+        return choice | ids | _finish_fields(output, parts)
+
+    def _ids(self, **ids: Sequence[int] | None) -> dict[str, Any]:
+        """Fields with token ids, where those are wanted."""
+        return ids if self._prompt_ids is not None else {}
 
     def _reasoning_tokens(self, index: int) -> int:
         return self._parts[index].reasoning_tokens

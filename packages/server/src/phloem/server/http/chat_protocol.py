@@ -31,7 +31,8 @@ class ToolSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ChatRequest(OpenAIRequest, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: list[Any]
+    messages: list[Any] | None = None
+    """The conversation; or else `input_ids`, the tokens that the template would make of it."""
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None

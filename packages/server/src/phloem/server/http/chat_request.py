@@ -28,6 +28,7 @@ from phloem.server.http.prepare import (
     ENGINE_NAMES,
     Prepared,
     apart,
+    given_ids,
     include_usage,
     prepared,
     requests_of,
@@ -58,7 +59,7 @@ def add_chat(app: FastAPI, service: Service) -> None:
 
 def openai_form(head: ChatHead) -> Form:
     """OpenAI's chat objects; the quick ones where all text is content."""
-    if not head.plain:
+    if head.token_ids or not head.plain:
         return PartsForm(head)
     return ChatForm(head.id, head.model, head.n, head.include_usage, head.names)
 
@@ -75,16 +76,14 @@ async def prepare_chat(
     Raises:
         ApiError: it cannot be served.
     """
-    frontend, names = service.frontend, service.names
+    frontend = service.frontend
+    names = service.names.by_ids(request.return_tokens_as_token_ids)
     top = _chat_logprobs(request)
     max_tokens = _chat_max_tokens(request)
     # In a thread: large schemas take long enough for streams to feel it.
     tools = await asyncio.to_thread(tool_use, request) if request.tools else tool_use(request)
     constraint = _chat_constraint(frontend, request, tools)
-    with refusing("messages"):
-        messages = plain_messages(request.messages)
-        size = sum(len(message["content"]) for message in messages)
-        prompt = await apart(size, _chat_ids, frontend, messages, tools.shown)
+    prompt = await _chat_prompt(frontend, request, tools)
     fields = sampling_fields(request, max_tokens) | {"top_logprobs": top}
     if max_tokens is None:
         fields["max_new_tokens"] = room(frontend, prompt)
@@ -103,9 +102,27 @@ async def prepare_chat(
         [prompt],
         lambda: AnswerParts(reading),
         tools.constraint is None,
+        bool(request.return_token_ids),
     )
     requests = requests_of(id, jobs, request)
-    return prepared(requests, form_of(head), request, "messages", constraint)
+    field = "messages" if request.input_ids is None else "input_ids"
+    return prepared(requests, form_of(head), request, field, constraint)
+
+
+async def _chat_prompt(frontend: Frontend, request: ChatRequest, tools: ToolUse) -> list[int]:
+    """The ids of the prompt, which the template makes of the messages where they are not given."""
+    given = given_ids(request, "messages", request.messages is not None)
+    if given is None:
+        with refusing("messages"):
+            messages = plain_messages(request.messages or ())
+            size = sum(len(message["content"]) for message in messages)
+            return await apart(size, _chat_ids, frontend, messages, tools.shown)
+    if len(given) != 1:
+        raise ApiError(
+            f"input_ids has {len(given)} lists, but a chat has one prompt: give its ids",
+            param="input_ids",
+        )
+    return given[0]
 
 
 def _reading(tools: ToolUse, names: TokenNames) -> Reading:

@@ -120,9 +120,9 @@ def given_ids(request: OpenAIRequest, prompt: str, given: bool) -> list[list[int
         ApiError: there are both or neither, or they are no lists of ids.
     """
     if (request.input_ids is not None) == given:
-        what = "both" if given else "neither"
+        both, neither = f"both {prompt} and input_ids are", f"neither {prompt} nor input_ids is"
         raise ApiError(
-            f"{prompt} and input_ids are {what} given: give one of them",
+            f"{both if given else neither} given: give one of them",
             param="input_ids" if given else prompt,
         )
     return None if request.input_ids is None else token_lists(request.input_ids, "input_ids")
