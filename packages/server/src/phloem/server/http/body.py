@@ -23,6 +23,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _LONGEST_NAME = 64
 """Characters that are quoted of a parameter's name, and compared with those that are known."""
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
+_MISSING = re.compile(r"missing required field `(\w+)`")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
@@ -107,15 +108,23 @@ def checked(
     try:
         return msgspec.convert(content, shape)
     except msgspec.ValidationError as error:
-        where = _WHERE.search(str(error))
-        what = _WHERE.sub("", str(error))
-        what = what[0].lower() + what[1:]
-        name = where[1] if where else ""
-        raise ApiError(
-            f"{name} is not of the right type: {what}" if name else f"the request is wrong: {what}",
-            param=name or None,
-            code="invalid_type",
-        ) from error
+        raise _malformed(str(error)) from error
+
+
+def _malformed(told: str) -> ApiError:
+    """The client's version of what the decoder told of a value that is not of its type."""
+    where, missing = _WHERE.search(told), _MISSING.search(told)
+    what = _WHERE.sub("", told)
+    what = what[0].lower() + what[1:]
+    name = where[1] if where else ""
+    if missing:
+        name = f"{name}.{missing[1]}" if name else missing[1]
+        return ApiError(f"{name} is missing: give it", param=name, code="missing_parameter")
+    return ApiError(
+        f"{name} is not of the right type: {what}" if name else f"the request is wrong: {what}",
+        param=name or None,
+        code="invalid_type",
+    )
 
 
 def _harmless(value: Any, harmless: Collection[Any]) -> bool:
