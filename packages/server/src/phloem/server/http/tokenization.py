@@ -85,14 +85,13 @@ def add_tokenization(app: FastAPI, service: Service) -> None:
         check_model(given.model, service.model)
         if (given.prompt is None) == (given.messages is None):
             raise ApiError("give either prompt or messages", param="prompt")
-        if given.messages is not None:
+        if given.prompt is None:
             return await _of_chat(service, request, given)
         if given.tools is not None:
             raise ApiError("tools need messages, which show them to the model", param="tools")
         size = text_size(given.prompt)
         _check_size(given.prompt, size, MAX_CHARACTERS, "characters", "prompt")
-        special = given.add_special_tokens is not False
-        return await worked(size, _tokenized, service, given, special)
+        return await worked(size, _tokenized, service, given, given.prompt)
 
     @app.post("/v1/detokenize", openapi_extra=body_of(DetokenizeRequest))
     @app.post("/detokenize", openapi_extra=body_of(DetokenizeRequest))
@@ -135,12 +134,11 @@ def _check_size(given: Sequence[Any], size: int, most: int, what: str, field: st
         )
 
 
-def _tokenized(service: Service, given: TokenizeRequest, special: bool) -> bytes:
-    single = isinstance(given.prompt, str)
-    texts = [given.prompt] if isinstance(given.prompt, str) else given.prompt or []
-    tokenizer = service.frontend.tokenizer
+def _tokenized(service: Service, given: TokenizeRequest, prompt: str | list[str]) -> bytes:
+    single = isinstance(prompt, str)
+    tokenizer, special = service.frontend.tokenizer, given.add_special_tokens is not False
     with refusing("prompt"):
-        ids = [tokenizer.encode(text, special) for text in texts]
+        ids = [tokenizer.encode(text, special) for text in ([prompt] if single else prompt)]
     return _body(service, given, ids, single)
 
 
