@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phloem.server.http.chat import plain_messages
+from phloem.server.http.chat_messages import plain_messages
 from phloem.server.http.errors import ApiError
 
 

@@ -27,7 +27,7 @@ class ChatTemplate:
     """A template with the special tokens that it may name."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        self._source = source
+        self.source = source
         self._special_tokens = dict(special_tokens)
 
     def render(
@@ -36,10 +36,12 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt text of a conversation; with the opening of the answer if wanted.
 
         `tools` are OpenAI's objects; a template that does not know of tools leaves them out.
+        `variables` are what else it may read, such as `enable_thinking`.
 
         Raises:
             ValueError: for messages that are malformed (naming their index) or that the template
@@ -48,11 +50,11 @@ class ChatTemplate:
         checked = check_messages(messages)
         try:
             return self._compiled.render(
+                **dict(variables or {}) | self._special_tokens,
                 messages=checked,
                 add_generation_prompt=add_generation_prompt,
                 tools=tools,
                 documents=None,
-                **self._special_tokens,
             )
         except Exception as error:  # the template is a program of others: it may raise anything
             raise ValueError(
@@ -60,9 +62,23 @@ class ChatTemplate:
                 "and their order"
             ) from error
 
+    def check(self) -> None:
+        """Refuse a template that cannot be read.
+
+        Raises:
+            ValueError: naming the line.
+        """
+        try:
+            _ = self._compiled
+        except jinja2.TemplateSyntaxError as error:
+            raise ValueError(
+                f"the chat template cannot be read (line {error.lineno}: {error.message}): correct "
+                "it there"
+            ) from error
+
     @cached_property
     def _compiled(self) -> jinja2.Template:
-        return _environment().from_string(self._source)
+        return _environment().from_string(self.source)
 
 
 def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from phloem.server.config import check_choices, check_types, option
 from phloem.server.observability.access_log import LEVELS as LOGGED_OF_REQUESTS
 from phloem.server.observability.logs import FORMATS as LOG_FORMATS
 from phloem.server.observability.tracing import check_tracing
+from phloem.server.parsers.registry import REASONING_PARSERS, TOOL_CALL_PARSERS
 
 HTTP = "HTTP"
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -54,6 +55,24 @@ class HttpArgs:
     )
     strict_fields: bool = option(
         False, "refuse fields of requests that no endpoint knows, not only warn of them", group=HTTP
+    )
+    chat_template: str | None = option(
+        None, "file with a chat template in the place of the model's", group=HTTP
+    )
+    trust_request_chat_template: bool = option(
+        False, "let requests bring chat templates, which are programs", group=HTTP
+    )
+    tool_call_parser: str = option(
+        "auto",
+        "notation of the model's tool calls; auto: by its chat template",
+        group=HTTP,
+        choices=TOOL_CALL_PARSERS,
+    )
+    reasoning_parser: str = option(
+        "auto",
+        "notation of the model's reasoning; auto: by its chat template",
+        group=HTTP,
+        choices=REASONING_PARSERS,
     )
     drain_seconds: float = option(
         5.0, "how long running requests may go on after a first Ctrl-C or SIGTERM", group=HTTP

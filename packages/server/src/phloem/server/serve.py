@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from phloem.server.background import SERVING
 from phloem.server.http import create_app
 from phloem.server.http.app import MAX_BODY_BYTES
+from phloem.server.http.chat_setup import chat_options
 from phloem.server.http_config import HttpArgs
 from phloem.server.launch import RunningEngine, StartupError, launched
 from phloem.server.located_model import LocatedModel
@@ -84,6 +85,7 @@ class _Serving:
         self._laps = laps
         self._observation = observation
         self._name = http.served_model_name or model.name
+        self._chat = chat_options(http)
         self._on_signal: Callable[[], object] = lambda: None
         self._drain: asyncio.Task[None] | None = None
         """Since the first signal."""
@@ -122,6 +124,7 @@ class _Serving:
         return create_app(
             engine.manager,
             served_model_name=self._name,
+            chat=self._chat,
             options=asdict(self._model.args),
             observation=self._observation,
             strict_fields=self._http.strict_fields,

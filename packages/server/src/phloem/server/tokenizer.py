@@ -7,6 +7,7 @@ growing output is the detokenizer's.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -114,6 +115,23 @@ class Tokenizer:
         """Whether chats can be encoded."""
         return self._chat_template is not None
 
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the chat template; None: there is none."""
+        return None if self._chat_template is None else self._chat_template.source
+
+    def with_chat_template(self, source: str) -> Tokenizer:
+        """The same tokenizer with another chat template.
+
+        Raises:
+            ValueError: the template cannot be read.
+        """
+        template = ChatTemplate(source, self._special_tokens)
+        template.check()
+        other = copy.copy(self)
+        other._chat_template = template
+        return other
+
     def token_to_id(self, token: str) -> TokenId | None:
         """The id of a token given as the vocabulary writes it; None: not in it."""
         return self._backend.token_to_id(token)
@@ -149,10 +167,12 @@ class Tokenizer:
         messages: Sequence[Message],
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt text of a conversation, by the model's chat template.
 
-        `tools` are shown to the model where its template knows how.
+        `tools` are shown to the model where its template knows how, and `variables` are what else
+        it may read.
 
         Raises:
             ValueError: when the model has no template, or the messages are malformed.
@@ -163,7 +183,10 @@ class Tokenizer:
                 "or put a chat_template.jinja into its folder"
             )
         return self._chat_template.render(
-            messages, add_generation_prompt=add_generation_prompt, tools=tools
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            variables=variables,
         )
 
     def encode_chat(

@@ -28,6 +28,8 @@ class Reading:
     names: TokenNames
     marks: frozenset[TokenId] = frozenset()
     """Tokens that are marks of the parser's notation."""
+    is_plain: bool = False
+    """Whether all text is content anyway."""
     call_is_an_end: bool = True
     """Whether an answer ends by its calls; one that had to call a named function does not, as
     OpenAI has it."""

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from phloem.server.frontend import Frontend
 from phloem.server.http.chat_protocol import ChatRequest
 from phloem.server.http.chat_request import add_chat
+from phloem.server.http.chat_setup import ChatOptions, ChatSetup
 from phloem.server.http.completion_request import add_completions
 from phloem.server.http.describe import describe_bodies
 from phloem.server.http.errors import install_handlers
@@ -42,6 +43,7 @@ def create_app(
     *,
     served_model_name: str,
     options: Mapping[str, Any] | None = None,
+    chat: ChatOptions | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     health_timeout: float = HEALTH_TIMEOUT,
     observation: Observation | None = None,
@@ -52,11 +54,15 @@ def create_app(
         frontend: has the engine; used in the loop that the app runs in.
         served_model_name: what clients call the model.
         options: the engine's options, for `/server_info`.
+        chat: how chats are read and written; None: as the model's template says.
         max_body_bytes: larger requests are refused with 413.
         health_timeout: seconds within which the scheduler must answer `/health`.
         observation: who hears of each request, beside the metrics; None: nobody.
     """
     app = FastAPI(title="Phloem", version=_version())
+    chat = chat or ChatOptions()
+    if chat.chat_template is not None:
+        frontend.tokenizer = frontend.tokenizer.with_chat_template(chat.chat_template)
     observation = observation or Observation()
     metrics = Metrics(served_model_name, observation.startup_seconds)
     install_handlers(app)
@@ -70,6 +76,7 @@ def create_app(
         TokenNames(frontend.tokenizer),
         Generation(frontend, metrics),
         max_body_bytes,
+        chat=ChatSetup.of(chat, frontend.tokenizer),
     )
     info = {"version": _version(), "options": dict(options or {})}
     app.include_router(

@@ -40,21 +40,34 @@ class ChatRequest(OpenAIRequest, kw_only=True):
     tool_choice: Any = None
     """See `phloem.server.http.tools`."""
     parallel_tool_calls: bool | None = None
+    """Whether there may be more calls than one; of more, the first is told."""
+
+    chat_template: str | None = None
+    """A template in the place of the model's, where the server trusts those of requests."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """What the template may read beside the messages, such as `enable_thinking`."""
+    add_generation_prompt: bool | None = None
+    """Whether the template opens the answer; so it does where this is left out."""
+    continue_final_message: bool | None = None
+    """Whether the output goes on with the last message instead."""
+    reasoning_effort: str | None = None
+    """How much to think; as the model's template knows it."""
+    separate_reasoning: bool | None = None
+    """Whether reasoning is told apart from content, as it is where this is left out."""
+    stream_reasoning: bool | None = None
+    """Whether a stream tells reasoning as it comes, likewise, or all of it at its end."""
+    max_thinking_tokens: int | None = None
+    """Tokens of reasoning after which it is brought to its end."""
 
 
 UNSUPPORTED_IN_CHAT: Mapping[str, Collection[Any]] = {
     **UNSUPPORTED,
-    "add_generation_prompt": (True,),
     "audio": NEVER,
-    "chat_template": NEVER,
-    "chat_template_kwargs": NEVER,
-    "continue_final_message": OFF,
     "documents": NEVER,
     "echo": OFF,
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),
-    "reasoning_effort": NEVER,
     "verbosity": NEVER,
     "web_search_options": NEVER,
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
@@ -14,14 +14,13 @@ from phloem.server.constraints import ConstraintRequest, check_one
 from phloem.server.frontend import Frontend
 from phloem.server.http.answer_parts import AnswerParts, ChatHead, Reading
 from phloem.server.http.answer_parts_form import PartsForm
-from phloem.server.http.chat import ChatForm, plain_messages
+from phloem.server.http.chat import ChatForm
+from phloem.server.http.chat_prompt import ChatPrompt, conversation
 from phloem.server.http.chat_protocol import UNSUPPORTED_IN_CHAT, ChatRequest
 from phloem.server.http.constraints import asked_constraint
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, refusing
-from phloem.server.http.fitting import check_fits
 from phloem.server.http.generation import Form
-from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.operation import check_model
 from phloem.server.http.prepare import (
     CHAT_ID,
@@ -40,7 +39,7 @@ from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
 from phloem.server.http.tools import ToolUse, tool_use
 from phloem.server.jobs import make_jobs
-from phloem.server.parsers import PlainText
+from phloem.server.parsers import OutputParser
 from phloem.server.parsers.constrained import CallList, NamedCall
 
 
@@ -83,55 +82,77 @@ async def prepare_chat(
     # In a thread: large schemas take long enough for streams to feel it.
     tools = await asyncio.to_thread(tool_use, request) if request.tools else tool_use(request)
     constraint = _chat_constraint(frontend, request, tools)
-    prompt = await _chat_prompt(frontend, request, tools)
+    prompt = await _chat_prompt(service, request, tools)
     fields = sampling_fields(request, max_tokens) | {"top_logprobs": top}
     if max_tokens is None:
-        fields["max_new_tokens"] = room(frontend, prompt)
+        fields["max_new_tokens"] = room(frontend, prompt.ids)
     with refusing(names=ENGINE_NAMES):
-        jobs, _ = make_jobs(
-            frontend.tokenizer, None, fields, [prompt], namespace_of(caller, request.cache_salt)
-        )
+        namespace = namespace_of(caller, request.cache_salt)
+        jobs, _ = make_jobs(frontend.tokenizer, None, fields, [prompt.ids], namespace)
     id = f"{CHAT_ID}{uuid.uuid4().hex}"
-    reading = _reading(tools, names)
+    reading = _reading(service, request, tools, prompt)
     head = ChatHead(
         id,
         service.model,
         request.n or 1,
         include_usage(request),
         None if top is None else names,
-        [prompt],
+        [prompt.ids],
         lambda: AnswerParts(reading),
-        tools.constraint is None,
+        reading.is_plain,
         bool(request.return_token_ids),
     )
     requests = requests_of(id, jobs, request)
+    if not reading.is_plain:
+        requests = [replace(each, shown_ids=service.chat.shown_ids) for each in requests]
     field = "messages" if request.input_ids is None else "input_ids"
     return prepared(requests, form_of(head), request, field, constraint)
 
 
-async def _chat_prompt(frontend: Frontend, request: ChatRequest, tools: ToolUse) -> list[int]:
-    """The ids of the prompt, which the template makes of the messages where they are not given."""
+async def _chat_prompt(service: Service, request: ChatRequest, tools: ToolUse) -> ChatPrompt:
+    """The prompt, which the template makes of the messages where its ids are not given."""
+    frontend = service.frontend
     given = given_ids(request, "messages", request.messages is not None)
     if given is None:
+        talk = conversation(frontend, service.chat, request, request.messages or ())
         with refusing("messages"):
-            messages = plain_messages(request.messages or ())
-            size = sum(len(message["content"]) for message in messages)
-            return await apart(size, _chat_ids, frontend, messages, tools.shown)
+            return await apart(talk.size, talk.prompt, frontend, tools.shown)
     if len(given) != 1:
         raise ApiError(
             f"input_ids has {len(given)} lists, but a chat has one prompt: give its ids",
             param="input_ids",
         )
-    return given[0]
+    (ids,) = given
+    return ChatPrompt(ids, frontend.tokenizer.decode(ids[-16:], skip_special_tokens=False))
 
 
-def _reading(tools: ToolUse, names: TokenNames) -> Reading:
-    if tools.constraint is None:
-        return Reading(PlainText, names)
+def _reading(service: Service, request: ChatRequest, tools: ToolUse, prompt: ChatPrompt) -> Reading:
+    """How the answer is read; the one function that must be called does not end it."""
+    notation, names = service.chat.notation, [tool.function.name for tool in request.tools or ()]
+    called = names if tools.shown and tools.constraint is None else []
+    made_sure = _made_sure(tools)
+    separate = request.separate_reasoning is not False
+
+    def new_parser() -> OutputParser:
+        return notation.parser(prompt.before, called, made_sure, separate=separate)
+
+    return Reading(
+        new_parser,
+        service.names,
+        frozenset(service.chat.shown_ids),
+        is_plain=made_sure is None and notation.is_plain(prompt.before, called),
+        call_is_an_end=tools.named is None,
+        one_call=request.parallel_tool_calls is False,
+        stream_reasoning=request.stream_reasoning is not False,
+    )
+
+
+def _made_sure(tools: ToolUse) -> Callable[[], OutputParser] | None:
+    """Makes what reads calls that a constraint makes sure of."""
     named = tools.named
-    if named is None:
-        return Reading(CallList, names)
-    return Reading(lambda: NamedCall(named), names, call_is_an_end=False)
+    if tools.constraint is None:
+        return None
+    return CallList if named is None else lambda: NamedCall(named)
 
 
 def _chat_constraint(
@@ -143,17 +164,6 @@ def _chat_constraint(
     with refusing():
         check_one([constraint.field, "tool_choice"])
     return None
-
-
-def _chat_ids(
-    frontend: Frontend,
-    messages: Sequence[dict[str, Any]],
-    tools: Sequence[dict[str, Any]] | None,
-) -> list[int]:
-    text = frontend.tokenizer.render_chat(messages, tools=tools)
-    check_fits(frontend.tokenizer, frontend.limits, text, "messages", add_special_tokens=False)
-    # The template writes all special tokens itself.
-    return frontend.tokenizer.encode(text, add_special_tokens=False)
 
 
 def _chat_logprobs(request: ChatRequest) -> int | None:

@@ -13,6 +13,7 @@ from starlette.types import Send
 
 from phloem.server.frontend import Frontend
 from phloem.server.http.body import checked, read_json
+from phloem.server.http.chat_setup import ChatSetup
 from phloem.server.http.constraints import with_constraints
 from phloem.server.http.generation import Answer, Generation
 from phloem.server.http.logprobs import TokenNames
@@ -33,6 +34,7 @@ class Service:
     names: TokenNames
     generation: Generation
     max_body_bytes: int
+    chat: ChatSetup = ChatSetup()
 
     async def read(
         self,

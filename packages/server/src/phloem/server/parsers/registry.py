@@ -64,6 +64,10 @@ class Notation:
             return False
         return self.end_of_thinking == FINAL or not prompt.rstrip().endswith(END)
 
+    def is_plain(self, prompt: str, tools: Collection[str]) -> bool:
+        """Whether all of an output is content anyway."""
+        return not self.thinks(prompt) and (self.tool_calls == NONE or not tools)
+
     def parser(
         self,
         prompt: str,
@@ -95,6 +99,9 @@ class Notation:
             return PlainText()
         return _TOOLS[self.tool_calls](tools)
 
+
+PLAIN = Notation()
+"""None: all is content."""
 
 _DETECTED = (
     (HARMONY, "<|channel|>"),

@@ -1,0 +1,164 @@
+"""A chat's messages to its prompt: by the template, with what the request says to it.
+
+Owns the fields that steer the template: `chat_template`, `chat_template_kwargs`,
+`reasoning_effort`, `add_generation_prompt` and `continue_final_message`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from phloem.server.frontend import Frontend
+from phloem.server.http.chat_messages import plain_messages
+from phloem.server.http.chat_protocol import ChatRequest
+from phloem.server.http.chat_setup import ChatSetup
+from phloem.server.http.errors import ApiError, refusing
+from phloem.server.http.fitting import check_fits
+from phloem.server.parsers.registry import HARMONY
+from phloem.server.parsers.thinking import BEGIN, END
+from phloem.server.tokenizer import Tokenizer
+
+_OURS = ("messages", "tools", "documents", "add_generation_prompt")
+_THINKING = ("enable_thinking", "thinking")
+"""What templates call the switch for reasoning."""
+_LITTLE_EFFORT = ("none", "minimal")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A prompt, and what the output goes on with."""
+
+    ids: list[int]
+    before: str
+    """The text in front of the output, as far as it says whether reasoning has begun or ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What is to be put into a template; checked, and not rendered yet."""
+
+    tokenizer: Tokenizer
+    messages: list[dict[str, Any]]
+    variables: Mapping[str, Any]
+    opens_answer: bool
+    """Whether the template opens the answer."""
+    continues: bool
+    """Whether the output goes on with the last message."""
+
+    @property
+    def size(self) -> int:
+        """Characters of all contents."""
+        return sum(len(message["content"]) for message in self.messages)
+
+    def prompt(self, frontend: Frontend, tools: Sequence[dict[str, Any]] | None) -> ChatPrompt:
+        """The prompt; rendering and tokenizing take time.
+
+        Raises:
+            ApiError, ValueError: the template refuses it, or it is too long.
+        """
+        text = self._continued(tools) if self.continues else self._render(self.messages, tools)
+        check_fits(frontend.tokenizer, frontend.limits, text, "messages", add_special_tokens=False)
+        # The template writes all special tokens itself.
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        return ChatPrompt(ids, self._thoughts() if self.continues else text[-64:])
+
+    def _render(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None
+    ) -> str:
+        return self.tokenizer.render_chat(
+            messages, self.opens_answer, tools=tools, variables=self.variables
+        )
+
+    def _continued(self, tools: Sequence[dict[str, Any]] | None) -> str:
+        """The text up to the end of the last message's content, which a mark stands for."""
+        mark = uuid.uuid4().hex
+        last = self.messages[-1] | {"content": self.messages[-1]["content"] + mark}
+        before, found, _ = self._render([*self.messages[:-1], last], tools).partition(mark)
+        if not found:
+            raise ApiError(
+                "continue_final_message is true, and the chat template does not show the last "
+                "message as it is: leave it out",
+                param="continue_final_message",
+            )
+        return before
+
+    def _thoughts(self) -> str:
+        """A text that says what the content that is continued says about reasoning."""
+        content = self.messages[-1]["content"]
+        return BEGIN if content.rfind(BEGIN) > content.rfind(END) else END
+
+
+def conversation(
+    frontend: Frontend, setup: ChatSetup, request: ChatRequest, messages: Sequence[Any]
+) -> Conversation:
+    """What a request puts into a template.
+
+    Raises:
+        ApiError: it is malformed, or the model's template has nothing of the kind.
+    """
+    tokenizer = _tokenizer(frontend, setup, request)
+    template = tokenizer.chat_template or ""
+    reasoning = "thinking" if setup.notation.reasoning == HARMONY else "reasoning_content"
+    with refusing("messages"):
+        plain = plain_messages(messages, developers='"developer"' in template, reasoning=reasoning)
+    continues = bool(request.continue_final_message)
+    if continues and request.add_generation_prompt:
+        raise ApiError(
+            "continue_final_message and add_generation_prompt are both true, and an answer is "
+            "either continued or begun: leave one of them out",
+            param="continue_final_message",
+        )
+    if continues and plain[-1]["role"] != "assistant":
+        raise ApiError(
+            f"continue_final_message is true, and the last message is of role {plain[-1]['role']}: "
+            "end with an assistant's message",
+            param="continue_final_message",
+        )
+    opens = not continues and request.add_generation_prompt is not False
+    return Conversation(tokenizer, plain, _variables(request, template), opens, continues)
+
+
+def _tokenizer(frontend: Frontend, setup: ChatSetup, request: ChatRequest) -> Tokenizer:
+    if request.chat_template is None:
+        return frontend.tokenizer
+    if not setup.trusts_templates:
+        raise ApiError(
+            "chat_template is given, which this server takes from its own user alone "
+            "(--trust-request-chat-template lets requests bring one): leave it out",
+            param="chat_template",
+            code="unsupported_parameter",
+        )
+    with refusing("chat_template"):
+        return frontend.tokenizer.with_chat_template(request.chat_template)
+
+
+def _variables(request: ChatRequest, template: str) -> dict[str, Any]:
+    given = request.chat_template_kwargs or {}
+    for name in _OURS:
+        if name in given:
+            raise ApiError(
+                f"chat_template_kwargs has {name}, which the server gives to the template itself: "
+                "leave it out",
+                param="chat_template_kwargs",
+            )
+    return _effort(request.reasoning_effort, template) | given
+
+
+def _effort(effort: str | None, template: str) -> dict[str, Any]:
+    """What a template is told of the effort: itself, or whether to think at all."""
+    if effort is None:
+        return {}
+    switches = {name: effort not in _LITTLE_EFFORT for name in _THINKING if name in template}
+    if "reasoning_effort" in template:
+        return {"reasoning_effort": effort} | switches
+    if not switches:
+        raise ApiError(
+            f"reasoning_effort is {effort[:100]!r}, and this model's chat template knows of no "
+            "effort: leave it out",
+            param="reasoning_effort",
+            code="unsupported_parameter",
+        )
+    return switches
