@@ -21,6 +21,7 @@ from phloem.scheduler import (
     ScriptedRunner,
     create_loop,
 )
+from phloem.scheduler.scripted import EMBEDDING_SIZE, hidden_state
 
 # Importlib mode puts no folder on the path: `constraint_support` is found by this.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -172,6 +173,16 @@ def alone(prompt, max_new, script=hash_script, ignore_eos=False, stop_ids=()):
     return history[len(prompt) :]
 
 
+def vector_alone(prompt, mode):
+    """The vector that a prompt is pooled to, computed without any engine."""
+    tokens = np.array(prompt, np.int32)
+    total = np.zeros(EMBEDDING_SIZE)
+    for end in range(1, len(tokens) + 1):
+        state = hidden_state(tokens[:end])
+        total = total + state
+    return (state if mode == "last" else total / len(tokens)).astype(np.float32)
+
+
 @pytest.fixture
 def harness():
     """Makes harnesses."""
@@ -194,6 +205,12 @@ def never_ends():
 def overlap(request):
     """Which loop."""
     return request.param
+
+
+@pytest.fixture
+def pooled_alone():
+    """Computes what a prompt is pooled to alone."""
+    return vector_alone
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ class Waits:
 
 
 @pytest.mark.slow
-def test_random_traffic(harness, output_alone, any_script):
+def test_random_traffic(harness, output_alone, pooled_alone, any_script):
     class Traffic(RuleBasedStateMachine):
         @initialize(
             overlap=st.booleans(),
@@ -129,6 +129,7 @@ def test_random_traffic(harness, output_alone, any_script):
                 enable_jump_forward=jump,
             )
             self.languages = {}
+            self.pooled = {}
             self.waits = Waits(self.h)
             self.accepted = {}
             self.aborted = set()
@@ -163,6 +164,7 @@ def test_random_traffic(harness, output_alone, any_script):
             words=st.sampled_from([None, *LANGUAGES]),
             steer=st.booleans(),
             breaks_at=st.sampled_from([None, None, None, None, "", "cd", "bfbfb"]),
+            pooling=st.sampled_from([None, None, None, None, "mean", "last"]),
         )
         def arrive(
             self,
@@ -180,6 +182,7 @@ def test_random_traffic(harness, output_alone, any_script):
             words,
             steer,
             breaks_at,
+            pooling,
         ):
             who = {
                 "namespace": namespace,
@@ -187,7 +190,9 @@ def test_random_traffic(harness, output_alone, any_script):
                 "tenant": tenant,
                 "timeout": timeout,
             }
-            language = None if words is None else (words, steer, breaks_at)
+            language = None if words is None or pooling else (words, steer, breaks_at)
+            if pooling:
+                who["pooling"], max_new = pooling, 0
             for twin in range(crowd):
                 prompt = [stem] * shared + [*own, *[1] * (twin // 2)]
                 self.arrived(prompt, max_new, ignore_eos, stop_ids, language, **who)
@@ -207,6 +212,7 @@ def test_random_traffic(harness, output_alone, any_script):
             self.accepted[rid] = (prompt, max_new, ignore_eos, stop_ids)
             if language is not None:
                 self.languages[rid] = language
+            self.pooled[rid] = who.get("pooling")
             self.waits.came(request)
 
         @rule(steps=st.integers(1, 12))
@@ -288,6 +294,9 @@ def test_random_traffic(harness, output_alone, any_script):
                     ends = ("stop", "length", "error") if may_break else ("stop", "length")
                     assert got.finish_reason.type in ends, got.finish_reason
                     assert got.token_ids == expected
+                    if self.pooled[rid] is not None:
+                        vector = pooled_alone(prompt, self.pooled[rid])
+                        assert got.last.embedding.tobytes() == vector.tobytes()
 
         def constrained_alone(self, rid):
             """The output that a constrained request has without others, overlap and jumps."""

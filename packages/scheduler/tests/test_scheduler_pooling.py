@@ -8,35 +8,30 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phloem.scheduler import ContextLengthError, PauseMode, SamplingParams, StepResult
-from phloem.scheduler.scripted import EMBEDDING_SIZE, hidden_state
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 MODES = ["mean", "last"]
-
-
-def vector_alone(prompt, mode):
-    """What a prompt is pooled to, computed without any engine."""
-    tokens = np.array(prompt, np.int32)
-    total = np.zeros(EMBEDDING_SIZE)
-    for end in range(1, len(tokens) + 1):
-        state = hidden_state(tokens[:end])
-        total = total + state
-    return (state if mode == "last" else total / len(tokens)).astype(np.float32)
 
 
 def add(h, rid, prompt, mode, **more):
     return h.add(rid, prompt, max_new_tokens=0, pooling=mode, **more)
 
 
-def check(ended, prompt, mode):
-    assert ended.finish_reason.type == "stop"
-    assert ended.token_ids == []
-    assert ended.last.embedding.tobytes() == vector_alone(prompt, mode).tobytes()
+@pytest.fixture
+def check(pooled_alone):
+    """Checks that a request ended with the vector of its prompt."""
+
+    def same(ended, prompt, mode):
+        assert ended.finish_reason.type == "stop"
+        assert ended.token_ids == []
+        assert ended.last.embedding.tobytes() == pooled_alone(prompt, mode).tobytes()
+
+    return same
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("chunk", [None, 4])
-def test_a_vector_is_the_same_cold_warm_and_in_chunks(harness, overlap, mode, chunk):
+def test_a_vector_is_the_same_cold_warm_and_in_chunks(harness, check, overlap, mode, chunk):
     h = harness(overlap=overlap, chunked_prefill_size=chunk, page_size=2)
     for rid in ("cold", "warm"):
         add(h, rid, PROMPT, mode)
@@ -63,7 +58,7 @@ def test_no_step_decodes_a_pooled_prompt(harness, overlap):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_pooled_prompts_run_beside_others(harness, output_alone, overlap, mode):
+def test_pooled_prompts_run_beside_others(harness, check, output_alone, overlap, mode):
     h = harness(overlap=overlap, chunked_prefill_size=8, enable_mixed_chunk=True)
     prompts = {f"p{i}": [*PROMPT[: 3 + i], 1 + i] for i in range(6)}
     for i, (rid, prompt) in enumerate(prompts.items()):
@@ -75,7 +70,7 @@ def test_pooled_prompts_run_beside_others(harness, output_alone, overlap, mode):
         assert out[f"g{i}"].token_ids == output_alone(prompt, 6)
 
 
-def test_a_pooled_prompt_may_be_aborted_between_its_chunks(harness, overlap):
+def test_a_pooled_prompt_may_be_aborted_between_its_chunks(harness, check, overlap):
     h = harness(overlap=overlap, chunked_prefill_size=4)
     request = add(h, "r", PROMPT, "mean")
     h.step_until(lambda: request.scheduled >= 8)
@@ -96,7 +91,7 @@ def test_a_pooled_prompt_that_waits_too_long_ends(harness):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_pooled_prompt_that_loses_its_memory_begins_anew(harness, overlap, mode):
+def test_a_pooled_prompt_that_loses_its_memory_begins_anew(harness, check, overlap, mode):
     h = harness(overlap=overlap, chunked_prefill_size=4)
     request = add(h, "r", PROMPT, mode)
     h.step_until(lambda: request.scheduled >= 8)
@@ -132,7 +127,7 @@ def test_what_cannot_be_pooled_is_refused(harness, fields, why):
         harness().add("r", PROMPT, **fields)
 
 
-def test_a_prompt_that_could_never_fit_is_refused(harness):
+def test_a_prompt_that_could_never_fit_is_refused(harness, check):
     h = harness(context_len=20)
     params = SamplingParams(max_new_tokens=0)
     with pytest.raises(ContextLengthError):
@@ -143,7 +138,7 @@ def test_a_prompt_that_could_never_fit_is_refused(harness):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_random_traffic_of_both_kinds_keeps_every_vector_and_every_slot(harness, any_script, data):
+def test_random_traffic_of_both_kinds_keeps_every_vector_and_every_slot(harness, check, data):
     h = harness(
         overlap=data.draw(st.booleans()),
         page_size=data.draw(st.sampled_from([1, 4])),
