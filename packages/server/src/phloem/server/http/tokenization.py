@@ -135,11 +135,11 @@ def _check_size(given: Sequence[Any], size: int, most: int, what: str, field: st
 
 
 def _tokenized(service: Service, given: TokenizeRequest, prompt: str | list[str]) -> bytes:
-    single = isinstance(prompt, str)
+    texts = [prompt] if isinstance(prompt, str) else prompt
     tokenizer, special = service.frontend.tokenizer, given.add_special_tokens is not False
     with refusing("prompt"):
-        ids = [tokenizer.encode(text, special) for text in ([prompt] if single else prompt)]
-    return _body(service, given, ids, single)
+        ids = [tokenizer.encode(text, special) for text in texts]
+    return _body(service, given, ids, single=isinstance(prompt, str))
 
 
 def _body(
