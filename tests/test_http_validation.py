@@ -12,7 +12,11 @@ HELLO = [{"role": "user", "content": "hello"}]
 def server(serve, write_script):
     made = serve(
         write_script([{"prompt_ids": [], "output": "x" * 600}], context_length=512),
-        {"served_model_name": "org/tiny:120b", "max_body_bytes": 100_000},
+        {
+            "served_model_name": "org/tiny:120b",
+            "max_body_bytes": 100_000,
+            "strict_fields": True,
+        },
     )
     yield made
     # Whatever was refused has left nothing behind.
@@ -200,7 +204,13 @@ def test_more_tokens_than_fit_are_refused_and_a_default_is_cut(server):
         (CHAT, {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
         (CHAT, {"guided_whitespace_pattern": " "}),
         (COMPLETIONS, {"suffix": "x"}),
-        (COMPLETIONS, {"best_of": 3}),
+        (COMPLETIONS, {"best_of": 0}),
+        (COMPLETIONS, {"best_of": 129}),
+        (COMPLETIONS, {"bad_words": ["a"]}),
+        (COMPLETIONS, {"allowed_token_ids": [1]}),
+        (COMPLETIONS, {"prompt_logprobs": 1}),
+        (COMPLETIONS, {"truncate_prompt_tokens": 5}),
+        (CHAT, {"stop_regex": "a+"}),
         (COMPLETIONS, {"lora_path": "x"}),
         (COMPLETIONS, {"use_beam_search": True}),
     ],
@@ -240,7 +250,7 @@ def test_what_asks_for_nothing_more_is_taken(server):
     assert response.status_code == 200, response.text
 
 
-def test_an_unknown_field_is_refused_with_the_nearest_known(server):
+def test_an_unknown_field_is_refused_with_the_nearest_known_where_fields_are_strict(server):
     """Case SA-03: a misspelt parameter must not be left out silently."""
     error = refused(server.post(COMPLETIONS, prompt="a", temprature=0.5))
     assert error["param"] == "temprature"

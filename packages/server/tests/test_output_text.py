@@ -55,6 +55,28 @@ def test_a_stop_token_is_not_shown(byte_level):
     assert whole(byte_level, ids, matched=ids[-1]) == "a"
 
 
+def test_what_ended_a_text_may_be_kept(byte_level):
+    ids = byte_level.encode("a!")
+    assert whole(byte_level, ids, matched=ids[-1], keep_stop=True) == "a!"
+    ids, matched = run_to_stop(byte_level, byte_level.encode("good bye"), ["bye"])
+    assert whole(byte_level, ids, ["bye"], matched, keep_stop=True) == "good bye"
+    ids = [*byte_level.encode("a"), byte_level.eos_token_id]
+    assert whole(byte_level, ids, matched=ids[-1], keep_stop=True) == "a"
+    kept = {"keep_stop": True, "skip_special_tokens": False}
+    assert whole(byte_level, ids, matched=ids[-1], **kept) == "a<|im_end|>"
+
+
+@given(text=st.text(max_size=12), cuts=st.sets(st.integers(1, 11)))
+def test_a_kept_stop_string_is_streamed_as_it_is_whole(byte_level, text, cuts):
+    stops = ["STOP"]
+    ids, matched = run_to_stop(byte_level, byte_level.encode(f"{text}STOP and on"), stops)
+    parts = [ids[i:j] for i, j in zip([0, *sorted(cuts)], [*sorted(cuts), None])]
+    output = OutputText(byte_level, stops, keep_stop=True)
+    streamed = [output.push(part) for part in parts[:-1]] + [output.finish(parts[-1], matched)]
+    assert "".join(streamed) == whole(byte_level, ids, stops, matched, keep_stop=True)
+    assert "".join(streamed) == text + "STOP"
+
+
 def test_an_unfinished_character_is_shown_at_the_end(byte_level):
     ids = byte_level.encode("a世")[:-1]
     assert whole(byte_level, ids, ["zz"]) == "a\ufffd"

@@ -31,11 +31,13 @@ class ConstraintFields(msgspec.Struct, kw_only=True):
     """What an output must keep to: one of these. `phloem.server.constraints` has their meaning."""
 
     response_format: Any = None
+    """OpenAI's: an object of type text, json_object, json_schema or structural_tag."""
     json_schema: Any = None
     json_object: Any = None
     regex: Any = None
     ebnf: Any = None
     choices: Any = None
+    """Texts, of which the output is one."""
     structural_tag: Any = None
     guided_json: Any = None
     guided_regex: Any = None
@@ -44,7 +46,7 @@ class ConstraintFields(msgspec.Struct, kw_only=True):
     grammar: Any = None
     structured_outputs: Any = None
     grammar_options: dict[str, Any] | None = None
-    """See `phloem.server.constraints.GrammarOptions`."""
+    """How the constraint is followed; the page on structured output has them."""
 
 
 class GrammarCheckRequest(ConstraintFields, kw_only=True):
@@ -58,25 +60,39 @@ class OpenAIRequest(ConstraintFields, kw_only=True):
     """What chats and completions share: OpenAI's fields, then those of the field's engines."""
 
     model: str | None = None
+    """What is served, by its name; left out: what is served."""
     n: int | None = None
+    """Outputs of each prompt, 1 to 128; output i has `seed` + i."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    """With `include_usage` a last chunk has the usage."""
     max_tokens: int | None = None
     temperature: float | None = None
+    """0 to 2; 0 takes the likeliest token."""
     top_p: float | None = None
+    """Above 0, up to 1."""
     frequency_penalty: float | None = None
+    """-2 to 2."""
     presence_penalty: float | None = None
+    """-2 to 2."""
     logit_bias: dict[str, float] | None = None
+    """By token ids, -100 to 100."""
     seed: int | None = None
+    """Equal seeds give equal outputs of equal requests."""
     stop: str | list[str] | None = None
+    """At most 32 strings."""
 
     top_k: int | None = None
+    """-1: all tokens."""
     min_p: float | None = None
+    """0 to 1."""
     repetition_penalty: float | None = None
+    """Above 0, up to 2."""
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
     skip_special_tokens: bool | None = None
+    """Whether special tokens are left out of the text, as they are where this is left out."""
     include_stop_str_in_output: bool | None = None
     """Whether the text keeps the stop string or token that ended it."""
     no_stop_trim: bool | None = None
@@ -108,7 +124,9 @@ class CompletionRequest(OpenAIRequest, kw_only=True):
     prompt: str | list[Any] | None = None
     """A text, texts, token ids, or lists of token ids; or else `input_ids`."""
     logprobs: int | None = None
+    """How many of the likeliest tokens are told beside each token, at most 128."""
     echo: bool | None = None
+    """Whether the text begins with the prompt, whose logprobs are then told too."""
     best_of: int | None = None
     """Of how many outputs the `n` with the highest mean logprob are returned; all of them count."""
 
@@ -152,6 +170,7 @@ IGNORED = frozenset(
         "metadata",
         "safety_identifier",
         "prompt_cache_key",
+        "prompt_cache_options",
         "prompt_cache_retention",
         "service_tier",
         "prediction",
@@ -182,6 +201,7 @@ UNSUPPORTED: dict[str, Collection[Any]] = {
     "length_penalty": (1,),
     "logits_processors": NEVER,
     "lora_path": NEVER,
+    "moderation": NEVER,
     "prompt_logprobs": NEVER,
     "return_hidden_states": OFF,
     "rid": NEVER,
