@@ -155,7 +155,9 @@ class TokenizerManager:
             self.limits.capacity,
             self.limits.max_total_tokens,
         )
-        kept = request.retention and checked_retention(request.retention, len(prompt))
+        kept = request.retention
+        if kept is not None:
+            kept = checked_retention(kept, len(prompt))
         message = Generate(
             rid,
             prompt.tolist(),
@@ -167,8 +169,8 @@ class TokenizerManager:
             checked_priority(request.priority, self.limits.priorities),
             request.tenant,
             self._use(request),
-            kept and kept.seconds,
-            kept and kept.tokens,
+            None if kept is None else kept.seconds,
+            None if kept is None else kept.tokens,
             checked_pooling(request.pooling, params),
             request.keep_stop,
             request.explain_cache,

@@ -44,6 +44,11 @@ def event(content: Any) -> bytes:
     return b"data: " + json_line(content) + b"\n\n"
 
 
+def named_event(name: str, content: Any) -> bytes:
+    """As `event`, with the name that some clients tell events apart by."""
+    return b"event: " + name.encode() + b"\n" + event(content)
+
+
 def failure_event(error: ApiError) -> bytes:
     """What went wrong; nothing follows, so that nobody takes the answer for complete."""
     return event(error.body())
