@@ -18,6 +18,7 @@ _COMMANDS = {
     "chat": "Chat with a model in the terminal.",
     "bench": "Measure a running server under load.",
     "serve": "Serve a model over HTTP, with the OpenAI API.",
+    "batch": "Answer a file of requests, in OpenAI's batch format.",
     "grammar": "Say what constraints on outputs can be enforced.",
     "keys": "Make, list and remove API keys.",
     "demo": "See the engine answer, and its prefix cache at work.",
