@@ -8,6 +8,7 @@ from phloem.server.client.errors import RequestFailed
 from phloem.server.client.over_http import AsyncClient
 from phloem.server.client.results import (
     ChatAnswer,
+    Embedded,
     Finish,
     FunctionCall,
     Generated,
@@ -26,6 +27,7 @@ __all__ = [
     "AsyncClient",
     "AsyncGrpcClient",
     "ChatAnswer",
+    "Embedded",
     "Finish",
     "FunctionCall",
     "Generated",

@@ -47,11 +47,6 @@ class RequestFailed(Exception):
         self.retry_after = retry_after
         self.unsent = unsent
 
-    @property
-    def safe_to_retry(self) -> bool:
-        """Whether the server has refused it for now, or has not seen it: nothing has run."""
-        return self.unsent or self.status in (429, 503)
-
 
 class _Body(msgspec.Struct):
     error: Any = None

@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from phloem.server.client.results import Generated, Health, ServerInfo, Stream
+from phloem.server.client.results import Embedded, Generated, Health, ServerInfo, Stream
 from phloem.server.client.retry import Retries
 
 try:
     import grpc
 
     from phloem.server.grpc import phloem_pb2 as pb
-    from phloem.server.grpc.convert import request_of, result_of
+    from phloem.server.grpc.convert import embed_request_of, request_of, result_of
     from phloem.server.grpc.status import failure_of
 except ImportError as error:
     raise ImportError(
@@ -91,6 +91,13 @@ class AsyncGrpcClient:
     ) -> Stream[Generated]:
         """The same as it comes; what an output ended with is in its last part."""
         return Stream(self._news(request_of(prompt, sampling_params, input_ids, options)))
+
+    async def embed(
+        self, inputs: str | Sequence[str] | Sequence[Sequence[int]], **options: Any
+    ) -> Embedded:
+        """A vector for each input; as `AsyncClient.embed`."""
+        answer = await self._ask("Embed", embed_request_of(inputs, options), pb.EmbedResponse)
+        return Embedded([list(each.values) for each in answer.vectors], answer.prompt_tokens)
 
     async def abort(self, request_id: str) -> int:
         """End a request by its id; how many sequences of it were running."""

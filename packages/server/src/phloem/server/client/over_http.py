@@ -11,15 +11,18 @@ import httpx
 
 from phloem.server.client.calls import HttpCalls
 from phloem.server.client.errors import RequestFailed, failure_in_stream
-from phloem.server.client.results import ChatAnswer, Generated, Health, ServerInfo, Stream
+from phloem.server.client.results import ChatAnswer, Embedded, Generated, Health, ServerInfo, Stream
 from phloem.server.client.retry import NO_RETRIES, Retries
 from phloem.server.client.wire import (
     Aborted,
     ChatBody,
+    EmbeddingBody,
     Models,
     Result,
     chat_answer,
     chat_part,
+    embedded,
+    embedding_body,
     generate_body,
     generated,
 )
@@ -134,6 +137,21 @@ class AsyncClient:
         """The same as it comes; the counts are in the last part, which has nothing else."""
         extras = {"stream": True, "stream_options": {"include_usage": True}}
         return Stream(self._chat_news({"messages": list(messages), **extras, **options}))
+
+    async def embed(
+        self, inputs: str | Sequence[str] | Sequence[Sequence[int]], **options: Any
+    ) -> Embedded:
+        """A vector for each input.
+
+        Args:
+            inputs: a text, texts, or the token ids of each.
+            **options: further fields of `/v1/embeddings`, such as `dimensions` and `pooling`.
+
+        Raises:
+            RequestFailed: it was refused, or failed.
+        """
+        body = embedding_body(inputs, options)
+        return embedded(await self._calls.post("/v1/embeddings", body, EmbeddingBody))
 
     async def abort(self, request_id: str) -> int:
         """End a request by its id; how many sequences of it were running.

@@ -1,4 +1,4 @@
-"""When a client asks again: only what the server refused for now, or never saw."""
+"""When a client asks again: by default only what the server refused for now, or never saw."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from phloem.server.client.errors import RequestFailed
 
 T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
+
+
+def refused_for_now(error: RequestFailed) -> bool:
+    """Whether nothing has run: the server has not seen the request, or was too busy for it."""
+    return error.unsent or error.status in (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,8 @@ class Retries:
     """Seconds."""
     longest_wait: float = 30.0
     """A server that wants a longer one is not asked again."""
+    safe: Callable[[RequestFailed], bool] = refused_for_now
+    """Which failures it is right to send a request again after."""
     sleep: Sleep = asyncio.sleep
 
     async def run(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -48,7 +55,7 @@ class Retries:
             attempt += 1
 
     def _wait(self, attempt: int, error: RequestFailed) -> float | None:
-        if attempt >= self.attempts or not error.safe_to_retry:
+        if attempt >= self.attempts or not self.safe(error):
             return None
         if error.retry_after is not None:
             return error.retry_after if error.retry_after <= self.longest_wait else None

@@ -6,12 +6,21 @@ that are not here are passed over.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from phloem.server.client.results import ChatAnswer, Finish, FunctionCall, Generated, TokenLogprob
+from phloem.server.client.results import (
+    ChatAnswer,
+    Embedded,
+    Finish,
+    FunctionCall,
+    Generated,
+    TokenLogprob,
+)
 from phloem.server.openai_wire import Delta, Event, Usage
 
 _Pairs = list[tuple[float | None, int]]
@@ -97,6 +106,33 @@ def generate_body(
     given = {"text": prompt} if input_ids is None else {"input_ids": list(input_ids)}
     params = {} if not sampling_params else {"sampling_params": dict(sampling_params)}
     return {**given, **params, **{k: v for k, v in options.items() if v is not None}}
+
+
+class _Embedding(msgspec.Struct):
+    embedding: str
+
+
+class EmbeddingBody(msgspec.Struct):
+    """An answer of `/v1/embeddings`, its vectors in base64."""
+
+    data: list[_Embedding]
+    usage: Usage
+
+
+def embedding_body(
+    inputs: str | Sequence[str] | Sequence[Sequence[int]], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The body that asks for vectors, written in the way that is read fastest."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return {"input": inputs, **given, "encoding_format": "base64"}
+
+
+def embedded(body: EmbeddingBody) -> Embedded:
+    """Vectors as the clients give them."""
+    vectors = [
+        np.frombuffer(base64.b64decode(each.embedding), dtype="<f4").tolist() for each in body.data
+    ]
+    return Embedded(vectors, body.usage.prompt_tokens or 0)
 
 
 class Aborted(msgspec.Struct):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from phloem.server.client.results import Finish, Generated, TokenLogprob
-from phloem.server.client.wire import generate_body
+from phloem.server.client.wire import embedding_body, generate_body
 from phloem.server.grpc import phloem_pb2 as pb
 
 _FROM_MESSAGE: Mapping[str, Callable[[Any], Any]] = {
@@ -26,7 +26,7 @@ _FROM_MESSAGE: Mapping[str, Callable[[Any], Any]] = {
 _TO_MESSAGE: Mapping[str, Callable[[Any], Any]] = {
     "logit_bias": lambda bias: {int(token): value for token, value in bias.items()},
     "stop": lambda stop: [stop] if isinstance(stop, str) else list(stop),
-    "choices": lambda texts: pb.Choices(texts=texts),
+    "choices": lambda texts: pb.Texts(texts=texts),
     "json_schema": lambda schema: schema if isinstance(schema, str) else json.dumps(schema),
     "structural_tag": lambda tag: tag if isinstance(tag, str) else json.dumps(tag),
 }
@@ -79,6 +79,34 @@ def _params(given: Mapping[str, Any]) -> pb.SamplingParams:
             for name, value in known.items()
         }
     )
+
+
+def embed_body_of(request: pb.EmbedRequest) -> dict[str, Any]:
+    """The body of `/v1/embeddings` that asks for the same."""
+    options = _fields(request)
+    texts, lists = options.pop("texts", None), options.pop("token_lists", None)
+    given = (
+        [list(each.ids) for each in lists.lists] if lists else list(texts.texts if texts else ())
+    )
+    return embedding_body(given, options)
+
+
+def embed_request_of(
+    inputs: str | Sequence[str] | Sequence[Sequence[int]], options: Mapping[str, Any]
+) -> pb.EmbedRequest:
+    """The message that asks for what a client's method was given.
+
+    Raises:
+        ValueError: a field that no message can hold.
+    """
+    given: Sequence[Any] = [inputs] if isinstance(inputs, str) else inputs
+    try:
+        if all(isinstance(each, str) for each in given):
+            return pb.EmbedRequest(texts=pb.Texts(texts=given), **options)
+        lists = [pb.TokenIds(ids=each) for each in given]
+        return pb.EmbedRequest(token_lists=pb.TokenLists(lists=lists), **options)
+    except TypeError as error:
+        raise ValueError(f"the request has a value of a wrong type: {error}") from error
 
 
 def response_of(result: Generated) -> pb.GenerateResponse:

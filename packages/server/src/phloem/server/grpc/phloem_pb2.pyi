@@ -88,12 +88,12 @@ class SamplingParams(_message.Message):
     json_object: bool
     regex: str
     ebnf: str
-    choices: Choices
+    choices: Texts
     structural_tag: str
     grammar_options: GrammarOptions
-    def __init__(self, max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs_from: _Optional[int] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., ebnf: _Optional[str] = ..., choices: _Optional[_Union[Choices, _Mapping]] = ..., structural_tag: _Optional[str] = ..., grammar_options: _Optional[_Union[GrammarOptions, _Mapping]] = ...) -> None: ...
+    def __init__(self, max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs_from: _Optional[int] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., ebnf: _Optional[str] = ..., choices: _Optional[_Union[Texts, _Mapping]] = ..., structural_tag: _Optional[str] = ..., grammar_options: _Optional[_Union[GrammarOptions, _Mapping]] = ...) -> None: ...
 
-class Choices(_message.Message):
+class Texts(_message.Message):
     __slots__ = ("texts",)
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
@@ -177,6 +177,50 @@ class TopLogprob(_message.Message):
     token_id: int
     logprob: float
     def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ...) -> None: ...
+
+class EmbedRequest(_message.Message):
+    __slots__ = ("texts", "token_lists", "dimensions", "pooling", "normalize", "cache_salt", "priority", "tenant", "timeout", "queue_timeout")
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_LISTS_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    texts: Texts
+    token_lists: TokenLists
+    dimensions: int
+    pooling: str
+    normalize: bool
+    cache_salt: str
+    priority: int
+    tenant: str
+    timeout: float
+    queue_timeout: float
+    def __init__(self, texts: _Optional[_Union[Texts, _Mapping]] = ..., token_lists: _Optional[_Union[TokenLists, _Mapping]] = ..., dimensions: _Optional[int] = ..., pooling: _Optional[str] = ..., normalize: bool = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., timeout: _Optional[float] = ..., queue_timeout: _Optional[float] = ...) -> None: ...
+
+class TokenLists(_message.Message):
+    __slots__ = ("lists",)
+    LISTS_FIELD_NUMBER: _ClassVar[int]
+    lists: _containers.RepeatedCompositeFieldContainer[TokenIds]
+    def __init__(self, lists: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ...) -> None: ...
+
+class EmbedResponse(_message.Message):
+    __slots__ = ("vectors", "prompt_tokens")
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    vectors: _containers.RepeatedCompositeFieldContainer[Vector]
+    prompt_tokens: int
+    def __init__(self, vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+
+class Vector(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("rid",)

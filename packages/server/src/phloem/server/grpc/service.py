@@ -15,9 +15,9 @@ import msgspec
 
 from phloem.server.client.calls import HttpCalls
 from phloem.server.client.errors import RequestFailed, failure_in_stream
-from phloem.server.client.wire import Aborted, Models, Result, generated
+from phloem.server.client.wire import Aborted, EmbeddingBody, Models, Result, embedded, generated
 from phloem.server.grpc import phloem_pb2 as pb
-from phloem.server.grpc.convert import body_of, response_of
+from phloem.server.grpc.convert import body_of, embed_body_of, response_of
 from phloem.server.grpc.status import Metadata, code_of, metadata_of, passed_on
 
 NAME: str = pb.DESCRIPTOR.services_by_name["Phloem"].full_name
@@ -60,6 +60,9 @@ class PhloemService:
                     pb.GenerateRequest.FromString,
                     pb.GenerateResponse.SerializeToString,
                 ),
+                "Embed": grpc.unary_unary_rpc_method_handler(
+                    self.embed, pb.EmbedRequest.FromString, pb.EmbedResponse.SerializeToString
+                ),
                 "Abort": grpc.unary_unary_rpc_method_handler(
                     self.abort, pb.AbortRequest.FromString, pb.AbortResponse.SerializeToString
                 ),
@@ -87,6 +90,13 @@ class PhloemService:
                     yield response_of(generated(result))
         except RequestFailed as error:
             await _refuse(context, error)
+
+    async def embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+        """A vector for each input."""
+        body = embed_body_of(request)
+        answer = embedded(await self._post(context, "/v1/embeddings", body, EmbeddingBody))
+        vectors = [pb.Vector(values=values) for values in answer.embeddings]
+        return pb.EmbedResponse(vectors=vectors, prompt_tokens=answer.prompt_tokens)
 
     async def abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         """End a request."""
