@@ -14,12 +14,14 @@ from phloem.server.http.completion_request import prepare_completion
 from phloem.server.http.errors import ApiError
 from phloem.server.http.fitting import check_fits
 from phloem.server.http.generation import Generation
+from phloem.server.http.limits import Limiter
 from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.native import prepare_native
 from phloem.server.http.protocol import CompletionRequest, GenerateRequest
 from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller
+from phloem.server.keys import KeyLimits
 from phloem.server.messages import Limits
 
 LIMITS = Limits(context_len=100, max_total_tokens=90, vocab_size=400, capacity=1000)
@@ -76,13 +78,14 @@ def test_text_near_the_limit_is_left_to_the_engine(byte_level):
 async def prepare(kind, frontend, text):
     metrics = Metrics()
     generation = Generation(frontend, metrics)
-    service = Service(frontend, metrics, "m", TokenNames(frontend.tokenizer), generation, 1 << 20)
+    names, limiter = TokenNames(frontend.tokenizer), Limiter(KeyLimits())
+    service = Service(frontend, metrics, "m", names, generation, 1 << 20, limiter)
     if kind == "chat":
         request = ChatRequest(messages=[{"role": "user", "content": text}])
         return await prepare_chat(service, request, Caller())
     if kind == "completion":
         return await prepare_completion(service, CompletionRequest(prompt=text), Caller())
-    return await prepare_native(frontend, GenerateRequest(text=text), Caller())
+    return await prepare_native(service, GenerateRequest(text=text), Caller())
 
 
 GRAMMAR = SimpleNamespace(whitespace="bounded")

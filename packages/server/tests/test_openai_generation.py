@@ -95,8 +95,9 @@ class Client:
         return b"".join(message.get("body", b"") for message in self.messages).decode()
 
 
-def answer(frontend, stream, client=None, metrics=None):
-    """Send an answer of all scripts."""
+def answer(frontend, stream, client=None, metrics=None, spent=None):
+    """Send an answer of all scripts; `spent` gets the tokens that they cost."""
+    spent = [] if spent is None else spent
     client = client or Client()
     generation = Generation(frontend, metrics or Metrics())
     send = generation.send_stream if stream else generation.send_whole
@@ -105,7 +106,9 @@ def answer(frontend, stream, client=None, metrics=None):
     ]
 
     async def run():
-        made = Answer(lambda asgi_send: send(requests, Lines(), "prompt", asgi_send))
+        made = Answer(
+            lambda _, asgi_send: send(requests, Lines(), "prompt", spent.append, asgi_send)
+        )
         await asyncio.wait_for(made({"type": "http"}, client.receive, client.send), 10)
 
     asyncio.run(run())

@@ -57,6 +57,9 @@ class KeyLimits:
         )
 
 
+UNLIMITED = KeyLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """What is known of an API key."""
@@ -64,7 +67,7 @@ class Key:
     name: str
     digest: bytes = field(repr=False)
     """Its SHA-256."""
-    limits: KeyLimits = KeyLimits()
+    limits: KeyLimits = UNLIMITED
     admin: bool = False
 
     @property

@@ -6,21 +6,26 @@ Owns the routes and what surrounds each request. The work is in the modules besi
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 
 from phloem.server.frontend import Frontend
+from phloem.server.http.auth import Access, Gate
 from phloem.server.http.chat_protocol import ChatRequest
 from phloem.server.http.chat_request import add_chat
 from phloem.server.http.chat_setup import ChatOptions, ChatSetup
 from phloem.server.http.completion_request import add_completions
+from phloem.server.http.cors import Cors
 from phloem.server.http.describe import describe_bodies
-from phloem.server.http.errors import install_handlers
+from phloem.server.http.embeddings import BODIES as EMBEDDING_BODIES
+from phloem.server.http.embeddings import add_embeddings
+from phloem.server.http.error_answers import install_handlers
 from phloem.server.http.generation import Generation
 from phloem.server.http.grammar import add_grammar_check
 from phloem.server.http.inspect import add_inspection
+from phloem.server.http.limits import Limiter
 from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.native import add_native
@@ -32,6 +37,10 @@ from phloem.server.http.surround import Surround
 from phloem.server.http.ui import add_ui
 from phloem.server.observability.excerpts import Excerpts
 from phloem.server.observability.watch import Observation
+from phloem.server.http.tokenization import BODIES as TOKENIZATION_BODIES
+from phloem.server.http.tokenization import add_tokenization
+from phloem.server.http.unknown_fields import UnknownFields
+from phloem.server.keys import UNLIMITED, KeyRing
 
 MAX_BODY_BYTES = 16 << 20
 HEALTH_TIMEOUT = 10.0
@@ -45,6 +54,10 @@ def create_app(
     options: Mapping[str, Any] | None = None,
     chat: ChatOptions | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
+    access: Access | None = None,
+    limiter: Limiter | None = None,
+    cors_origins: Sequence[str] = (),
+    strict_fields: bool = False,
     health_timeout: float = HEALTH_TIMEOUT,
     observation: Observation | None = None,
 ) -> FastAPI:
@@ -56,6 +69,10 @@ def create_app(
         options: the engine's options, for `/server_info`.
         chat: how chats are read and written; None: as the model's template says.
         max_body_bytes: larger requests are refused with 413.
+        access: the API keys, and what they open; None: everybody may do everything.
+        limiter: how much each caller may ask for; None: any amount.
+        cors_origins: whose pages may read the answers in a browser; `*`: all.
+        strict_fields: whether a field that no endpoint knows is refused, instead of told of.
         health_timeout: seconds within which the scheduler must answer `/health`.
         observation: who hears of each request, beside the metrics; None: nobody.
     """
@@ -66,6 +83,10 @@ def create_app(
     observation = observation or Observation()
     metrics = Metrics(served_model_name, observation.startup_seconds)
     install_handlers(app)
+    # The last one added is the outermost.
+    app.add_middleware(Gate, access=access or Access(KeyRing()), max_body_bytes=max_body_bytes)
+    if cors_origins:
+        app.add_middleware(Cors, origins=cors_origins)
     if observation.keep_texts:
         app.add_middleware(Excerpts)
     app.add_middleware(Surround, metrics=metrics, watchers=(metrics, *observation.watchers))
@@ -76,13 +97,15 @@ def create_app(
         TokenNames(frontend.tokenizer),
         Generation(frontend, metrics),
         max_body_bytes,
+        limiter or Limiter(UNLIMITED),
+        None if strict_fields else UnknownFields(),
         chat=ChatSetup.of(chat, frontend.tokenizer),
     )
     info = {"version": _version(), "options": dict(options or {})}
     app.include_router(
         operation_router(frontend, metrics, served_model_name, info, health_timeout, max_body_bytes)
     )
-    for add in (add_chat, add_completions, add_native, add_grammar_check):
+    for add in ADDERS:
         add(app, service)
     # The second takes every path below `/ui/` that nothing else has.
     add_inspection(app, service)
@@ -91,7 +114,20 @@ def create_app(
     return app
 
 
-BODIES = (ChatRequest, CompletionRequest, GenerateRequest, GrammarCheckRequest, *OPERATION_BODIES)
+ADDERS = (
+    add_chat,
+    add_completions,
+    add_embeddings,
+    add_grammar_check,
+    add_native,
+    add_tokenization,
+)
+BODIES = (
+    *(ChatRequest, CompletionRequest, GenerateRequest, GrammarCheckRequest),
+    *EMBEDDING_BODIES,
+    *TOKENIZATION_BODIES,
+    *OPERATION_BODIES,
+)
 
 
 def _version() -> str:

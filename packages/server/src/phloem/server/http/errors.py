@@ -15,9 +15,6 @@ from dataclasses import fields
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from phloem.scheduler import ContextLengthError, QueueFullError, SamplingParams
@@ -32,6 +29,12 @@ ABORTED = 499
 
 _CODES = {ABORTED: "aborted", 408: "timeout", 429: "rate_limit_exceeded", 503: "overloaded"}
 """What ends a generation early, by status."""
+_TYPES = {
+    403: "permission_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+"""What OpenAI calls the error of a status; others are the request's or the server's."""
 _LONGEST_MESSAGE = 1000
 """Characters; a sentence may quote what a client sent, which may be long."""
 _FIRST_WORD = re.compile(r"[a-z_]+")
@@ -40,6 +43,9 @@ _PARAMETERS = frozenset(field.name for field in fields(SamplingParams)) | {
     "max_tokens",
     "min_tokens",
     "logprobs",
+    "priority",
+    "queue_timeout",
+    "timeout",
 }
 
 
@@ -67,7 +73,7 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        kind = {429: "rate_limit_error", 503: "service_unavailable_error"}.get(self.status, kind)
+        kind = _TYPES.get(self.status, kind)
         return {
             "error": {
                 "message": str(self),
@@ -77,12 +83,14 @@ class ApiError(Exception):
             }
         }
 
-    def response(self) -> Response:
-        """The whole answer."""
-        response = json_response(self.body(), self.status)
+    def response(self, body: Mapping[str, Any] | None = None) -> Response:
+        """The whole answer; `body`, where it is given, is in another API's form."""
+        response = json_response(self.body() if body is None else body, self.status)
         if self.retry_after is not None:
             # Whole seconds, as the header wants it; never 0, which would be at once.
             response.headers["Retry-After"] = str(max(math.ceil(self.retry_after), 1))
+        if self.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
         return response
 
 
@@ -143,34 +151,3 @@ def raise_if_failed(finish: Finish | None) -> None:
         code=_CODES.get(status, "generation_failed"),
         retry_after=finish.retry_after,
     )
-
-
-def install_handlers(app: FastAPI) -> None:
-    """Give every error this shape, those of the framework too.
-
-    What nobody foresaw is left to `phloem.server.http.surround`.
-    """
-    for kind in (ApiError, ServiceUnavailable, QueueFullError):
-        app.add_exception_handler(kind, _answer)
-    app.add_exception_handler(HTTPException, _http_exception)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-
-
-async def _answer(request: Request, error: Exception) -> Response:
-    return as_api_error(error).response()
-
-
-async def _http_exception(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path}: {error.detail}"
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-    response = ApiError(message, error.status_code, code=code).response()
-    response.headers.update(error.headers or {})
-    return response
-
-
-async def _validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"][1:])
-    return ApiError(f"{name}: {first['msg']}", param=name or None).response()

@@ -52,19 +52,23 @@ class Form(Protocol):
         ...
 
 
+Spend = Callable[[int], object]
+"""Is told of new tokens of an output, which somebody pays for."""
+
+
 class Answer(Response):
     """A response that is made while its client waits; `work` is cancelled when the client leaves.
 
     So whatever `work` runs must end with it.
     """
 
-    def __init__(self, work: Callable[[Send], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, work: Callable[[Scope, Send], Coroutine[Any, Any, None]]) -> None:
         self.background = None
         self._work = work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, as an ASGI app."""
-        work = asyncio.ensure_future(self._work(send))
+        work = asyncio.ensure_future(self._work(scope, send))
         left = asyncio.ensure_future(_client_left(receive))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
@@ -90,27 +94,37 @@ class Generation:
         self.recent = Recent()
 
     async def send_whole(
-        self, requests: Sequence[GenerationRequest], form: Form, prompt: str, send: Send
+        self,
+        requests: Sequence[GenerationRequest],
+        form: Form,
+        prompt: str,
+        spend: Spend,
+        send: Send,
     ) -> None:
         """Answer when all sequences have ended; `prompt` is the field that has the prompt."""
-        with self._started(requests, prompt) as sequences:
+        outputs = await self.outputs_of(requests, prompt, spend)
+        await send_json(form.whole(outputs), outputs[0], send)
+
+    async def outputs_of(
+        self, requests: Sequence[GenerationRequest], prompt: str, spend: Spend
+    ) -> list[TextNews]:
+        """All news of each sequence, joined, when all have ended."""
+        with self._started(requests, prompt, spend) as sequences:
             outputs: list[TextNews] = [None] * len(sequences)  # type: ignore[list-item]
 
             async def collect(index: int, sequence: _Sequence) -> None:
                 outputs[index] = join_news([news async for news in sequence])
 
             await all_of([collect(*item) for item in enumerate(sequences)])
-        body = form.whole(outputs)
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            *truth_headers(outputs[0]),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        return outputs
 
     async def send_stream(
-        self, requests: Sequence[GenerationRequest], form: Form, prompt: str, send: Send
+        self,
+        requests: Sequence[GenerationRequest],
+        form: Form,
+        prompt: str,
+        spend: Spend,
+        send: Send,
     ) -> None:
         """Answer as it comes. Nothing is sent before there is something to tell, so that what
         fails before has a status of its own.
@@ -118,7 +132,7 @@ class Generation:
         events = EventStream(send)
         told = False
         """Whether some sequence's first news have given the headers."""
-        with self._started(requests, prompt) as sequences:
+        with self._started(requests, prompt, spend) as sequences:
 
             async def pass_on(index: int, sequence: _Sequence) -> None:
                 nonlocal told
@@ -145,7 +159,7 @@ class Generation:
 
     @contextmanager
     def _started(
-        self, requests: Sequence[GenerationRequest], prompt: str
+        self, requests: Sequence[GenerationRequest], prompt: str, spend: Spend
     ) -> Iterator[list[_Sequence]]:
         """All of them or none; those that have not ended are aborted at the end."""
         sequences: list[_Sequence] = []
@@ -154,7 +168,7 @@ class Generation:
                 with refusing(prompt=prompt):
                     stream = self._frontend.start(request)
                 trace = self.recent.begin(request)
-                sequences.append(_Sequence(stream, self._metrics.meter(request), trace))
+                sequences.append(_Sequence(stream, self._metrics.meter(request), trace, spend))
             yield sequences
         finally:
             for sequence in sequences:
@@ -164,12 +178,13 @@ class Generation:
 class _Sequence:
     """The news of one sequence, measured as they pass."""
 
-    __slots__ = ("_meter", "_stream", "_trace")
+    __slots__ = ("_meter", "_spend", "_stream", "_trace")
 
-    def __init__(self, stream: NewsStream, meter: Meter, trace: Trace) -> None:
+    def __init__(self, stream: NewsStream, meter: Meter, trace: Trace, spend: Spend) -> None:
         self._stream = stream
         self._meter = meter
         self._trace = trace
+        self._spend = spend
 
     def __aiter__(self) -> _Sequence:
         return self
@@ -181,6 +196,7 @@ class _Sequence:
             self._meter.end("error")
             self._trace.end("error")
             raise
+        self._spend(len(news.token_ids))
         self._meter.take(news)
         self._trace.take(news)
         if news.finish is not None and news.finish.type == "refused":
@@ -192,6 +208,17 @@ class _Sequence:
         self._stream.close()
         self._meter.end("abort")
         self._trace.end("abort")
+
+
+async def send_json(body: bytes, first: TextNews, send: Send) -> None:
+    """Send a whole answer; its headers tell of its first sequence."""
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *truth_headers(first),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def join_news(parts: Sequence[TextNews]) -> TextNews:
@@ -210,6 +237,8 @@ def join_news(parts: Sequence[TextNews]) -> TextNews:
         logprobs=_join_logprobs([part.logprobs for part in parts if part.logprobs]),
         prompt_logprobs=first.prompt_logprobs,
         jump_forward_tokens=last.jump_forward_tokens,
+        embedding=last.embedding,
+        cache_miss=last.cache_miss,
     )
 
 

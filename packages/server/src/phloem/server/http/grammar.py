@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 from phloem.server.http.constraints import NAMES, asked_constraint
 from phloem.server.http.describe import body_of
@@ -26,9 +26,9 @@ def add_grammar_check(app: FastAPI, service: Service) -> None:
         if asked is None:
             raise ApiError(f"there is no constraint: give one of {', '.join(NAMES)}")
 
-        async def work(send: Send) -> None:
+        async def work(scope: Scope, send: Send) -> None:
             with refusing("backend"):
                 report = await frontend.grammar.check(asked, given.backend)
-            await json_response(report)(request.scope, request.receive, send)
+            await json_response(report)(scope, request.receive, send)
 
         return Answer(work)

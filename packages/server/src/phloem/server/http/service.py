@@ -9,16 +9,18 @@ from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 from phloem.server.frontend import Frontend
 from phloem.server.http.body import checked, read_json
 from phloem.server.http.chat_setup import ChatSetup
 from phloem.server.http.constraints import with_constraints
 from phloem.server.http.generation import Answer, Generation
+from phloem.server.http.limits import Limiter
 from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.prepare import Prepared
+from phloem.server.http.unknown_fields import UnknownFields
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -34,6 +36,9 @@ class Service:
     names: TokenNames
     generation: Generation
     max_body_bytes: int
+    limiter: Limiter
+    unknown_fields: UnknownFields | None = None
+    """Tells of those that are passed over; None: they are refused."""
     chat: ChatSetup = ChatSetup()
 
     async def read(
@@ -49,7 +54,11 @@ class Service:
             ApiError: it is too large or malformed.
         """
         content = await read_json(request, self.max_body_bytes)
-        return checked(content, shape, unsupported, ignored)
+        unknown: list[str] | None = None if self.unknown_fields is None else []
+        given = checked(content, shape, unsupported, ignored, unknown)
+        if unknown and self.unknown_fields is not None:
+            self.unknown_fields.tell(request.scope, unknown)
+        return given
 
     def answer(self, prepared: Prepared) -> Answer:
         """The answer to a request.
@@ -58,9 +67,10 @@ class Service:
         """
         return Answer(partial(self._work, prepared))
 
-    async def _work(self, prepared: Prepared, send: Send) -> None:
-        constrained = await with_constraints(
-            self.frontend.grammar, self.metrics, prepared.requests, prepared.constraints
-        )
+    async def _work(self, prepared: Prepared, scope: Scope, send: Send) -> None:
         run = self.generation.send_stream if prepared.stream else self.generation.send_whole
-        await run(constrained, prepared.form, prepared.prompt, send)
+        with self.limiter.admitted(scope, prepared.requests) as admission:
+            constrained = await with_constraints(
+                self.frontend.grammar, self.metrics, prepared.requests, prepared.constraints
+            )
+            await run(constrained, prepared.form, prepared.prompt, admission.spend, send)

@@ -1,6 +1,8 @@
-"""What surrounds every request: it is counted, and whatever happens in it is answered.
+"""What surrounds every request: it has a name and is counted, and whatever happens is answered.
 
 The outermost layer that is ours, as plain ASGI: Starlette's own would add a task to each response.
+In a request's scope, `state["request_id"]` is its name, and `state["response_headers"]` a list of
+headers that its answer will have whatever it is, for any layer to add to before it begins.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from phloem.server.http.errors import ABORTED, as_api_error
+from phloem.server.http.error_answers import error_answer
+from phloem.server.http.errors import ABORTED
 from phloem.server.http.metrics import Metrics
+from phloem.server.http.request_id import HEADER, request_id_of
 from phloem.server.observability.watch import RequestWatch, Watcher, watching
 
 
@@ -34,11 +38,15 @@ class Surround:
         self, watch: RequestWatch, scope: Scope, receive: Receive, send: Send
     ) -> None:
         status: int | None = None
+        id = request_id_of(scope["headers"])
+        headers = [(HEADER, id.encode())]
+        scope.setdefault("state", {}).update(request_id=id, response_headers=headers)
 
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message["headers"] = [*message["headers"], *headers]
             await send(message)
 
         try:
@@ -47,7 +55,7 @@ class Surround:
             if status is not None:
                 # Too late to say so: the connection is cut, which tells the client.
                 raise
-            await as_api_error(error).response()(scope, receive, noting)
+            await error_answer(error, scope["path"])(scope, receive, noting)
         finally:
             # Without an answer: the client had left.
             watch.endpoint, watch.status = _endpoint(scope), status or ABORTED

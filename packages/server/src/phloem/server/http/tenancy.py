@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
 from fastapi import Request
 from starlette.types import Scope
 
 from phloem.server.http.errors import ApiError
-from phloem.server.http.protocol import MAX_TENANT_CHARACTERS, GenerateRequest, OpenAIRequest
+from phloem.server.http.protocol import MAX_TENANT_CHARACTERS
+from phloem.server.keys import UNLIMITED, KeyLimits
 
 Namespace = tuple[str | int | None, ...]
 
@@ -32,6 +34,8 @@ class Caller:
     """Where its cached prefixes are, apart from those of other namespaces."""
     tenant: str | None = None
     """Whose share of the queue its requests take; None: the request says, or else its salt."""
+    limits: KeyLimits = UNLIMITED
+    """What it may ask for, where that differs from the server's limits."""
 
 
 def caller_of(request: Request) -> Caller:
@@ -67,7 +71,13 @@ def namespace_of(caller: Caller, cache_salt: str | None) -> Namespace:
     return () if cache_salt is None else (cache_salt,)
 
 
-def tell_tenant(asked: OpenAIRequest | GenerateRequest, caller: Caller) -> None:
+class Asked(Protocol):
+    """A request's body, as far as it says for whom it is."""
+
+    tenant: str | None
+
+
+def tell_tenant(asked: Asked, caller: Caller) -> None:
     """Name the caller as the request's tenant, where it is known.
 
     Raises:
