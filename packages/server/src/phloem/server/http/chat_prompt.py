@@ -22,7 +22,7 @@ from phloem.server.parsers.thinking import BEGIN, END
 from phloem.server.tokenizer import Tokenizer
 
 _OURS = ("messages", "tools", "documents", "add_generation_prompt")
-_THINKING = ("enable_thinking", "thinking")
+THINKING = ("enable_thinking", "thinking")
 """What templates call the switch for reasoning."""
 _LITTLE_EFFORT = ("none", "minimal")
 
@@ -151,7 +151,7 @@ def _effort(effort: str | None, template: str) -> dict[str, Any]:
     """What a template is told of the effort: itself, or whether to think at all."""
     if effort is None:
         return {}
-    switches = {name: effort not in _LITTLE_EFFORT for name in _THINKING if name in template}
+    switches = {name: effort not in _LITTLE_EFFORT for name in THINKING if name in template}
     if "reasoning_effort" in template:
         return {"reasoning_effort": effort} | switches
     if not switches:

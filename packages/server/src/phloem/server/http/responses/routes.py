@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from phloem.server.http.chat_request import prepare_chat
-from phloem.server.http.conversation import shown, speaking_of
+from phloem.server.http.translation import shown, speaking_of
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response
 from phloem.server.http.operation import check_model

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from phloem.server.http.chat_protocol import ChatRequest, FunctionSpec, ToolSpec
-from phloem.server.http.conversation import Conversation, shown, text_in, texts_of
+from phloem.server.http.translation import Conversation, shown, text_in, texts_of
 from phloem.server.http.errors import ApiError
 from phloem.server.http.responses.protocol import (
     AS_IN_CHATS,

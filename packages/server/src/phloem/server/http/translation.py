@@ -51,7 +51,7 @@ class Conversation:
 
     def _turn(self) -> dict[str, Any]:
         if not self.messages or self.messages[-1]["role"] != "assistant":
-            self.messages.append({"role": "assistant", "content": None})
+            self.messages.append({"role": "assistant", "content": ""})
         return self.messages[-1]
 
 
