@@ -12,6 +12,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from phloem.server.frontend import Frontend
+from phloem.server.http.anthropic.protocol import CountRequest, MessagesRequest
+from phloem.server.http.anthropic.routes import add_messages
 from phloem.server.http.auth import Access, Gate
 from phloem.server.http.chat_protocol import ChatRequest
 from phloem.server.http.chat_request import add_chat
@@ -32,15 +34,17 @@ from phloem.server.http.native import add_native
 from phloem.server.http.operation import BODIES as OPERATION_BODIES
 from phloem.server.http.operation import operation_router
 from phloem.server.http.protocol import CompletionRequest, GenerateRequest, GrammarCheckRequest
+from phloem.server.http.responses.protocol import ResponseRequest
+from phloem.server.http.responses.routes import add_responses
 from phloem.server.http.service import Service
 from phloem.server.http.surround import Surround
-from phloem.server.http.ui import add_ui
-from phloem.server.observability.excerpts import Excerpts
-from phloem.server.observability.watch import Observation
 from phloem.server.http.tokenization import BODIES as TOKENIZATION_BODIES
 from phloem.server.http.tokenization import add_tokenization
+from phloem.server.http.ui import add_ui
 from phloem.server.http.unknown_fields import UnknownFields
 from phloem.server.keys import UNLIMITED, KeyRing
+from phloem.server.observability.excerpts import Excerpts
+from phloem.server.observability.watch import Observation
 
 MAX_BODY_BYTES = 16 << 20
 HEALTH_TIMEOUT = 10.0
@@ -119,11 +123,14 @@ ADDERS = (
     add_completions,
     add_embeddings,
     add_grammar_check,
+    add_messages,
     add_native,
+    add_responses,
     add_tokenization,
 )
 BODIES = (
     *(ChatRequest, CompletionRequest, GenerateRequest, GrammarCheckRequest),
+    *(CountRequest, MessagesRequest, ResponseRequest),
     *EMBEDDING_BODIES,
     *TOKENIZATION_BODIES,
     *OPERATION_BODIES,

@@ -6,8 +6,7 @@ and OpenAI's form, is `phloem.server.http.errors`'s affair.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,12 +15,13 @@ from starlette.responses import Response
 
 from phloem.scheduler import QueueFullError
 from phloem.server.frontend import ServiceUnavailable
+from phloem.server.http.anthropic.errors import MESSAGES, anthropic_answer
 from phloem.server.http.errors import ApiError, as_api_error
 
-ErrorForm = Callable[[ApiError], dict[str, Any]]
-"""From an error to its body, as JSON."""
+ErrorForm = Callable[[ApiError], Response]
+"""From an error to the answer that tells it."""
 
-_FORMS: dict[str, ErrorForm] = {}
+_FORMS: Mapping[str, ErrorForm] = {MESSAGES: anthropic_answer}
 """By the first path that an API has; its other paths begin with it and a slash."""
 
 
@@ -30,13 +30,12 @@ def errors_of(path: str) -> ErrorForm:
     for prefix, form in _FORMS.items():
         if path == prefix or path.startswith(f"{prefix}/"):
             return form
-    return ApiError.body
+    return ApiError.response
 
 
 def error_answer(error: Exception, path: str) -> Response:
     """The answer to a request on `path` that failed by `error`."""
-    told = as_api_error(error)
-    return told.response(errors_of(path)(told))
+    return errors_of(path)(as_api_error(error))
 
 
 def install_handlers(app: FastAPI) -> None:

@@ -2,7 +2,3 @@
 
 A request becomes a chat's, so that everything which holds for chats holds here.
 """
-
-from phloem.server.http.anthropic.routes import add_messages
-
-__all__ = ["add_messages"]

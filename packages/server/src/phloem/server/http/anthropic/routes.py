@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from phloem.server.http.anthropic.caching import Marked, common_length, marked
+from phloem.server.http.anthropic.errors import MESSAGES
 from phloem.server.http.anthropic.form import Head, MessageForm
 from phloem.server.http.anthropic.protocol import (
     IGNORED_IN_MESSAGES,
@@ -20,15 +21,13 @@ from phloem.server.http.anthropic.protocol import (
 )
 from phloem.server.http.anthropic.translate import CHAT_NAMES, chat_of
 from phloem.server.http.chat_request import prepare_chat
-from phloem.server.http.translation import speaking_of
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response
 from phloem.server.http.operation import check_model
 from phloem.server.http.prepare import Prepared
 from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller, caller_of, tell_tenant
-
-MESSAGES = "/v1/messages"
+from phloem.server.http.translation import speaking_of
 
 T = TypeVar("T", bound=CountRequest)
 

@@ -15,8 +15,8 @@ import msgspec
 from phloem.server.http.anthropic.protocol import AS_IN_CHATS, CountRequest, MessagesRequest, Tool
 from phloem.server.http.chat_prompt import THINKING
 from phloem.server.http.chat_protocol import ChatRequest, FunctionSpec, ToolSpec
-from phloem.server.http.translation import Conversation, shown, text_in, texts_of
 from phloem.server.http.errors import ApiError
+from phloem.server.http.translation import Conversation, shown, text_in, texts_of
 
 CHAT_NAMES = {
     "max_thinking_tokens": "thinking.budget_tokens",

@@ -2,7 +2,3 @@
 
 A request becomes a chat's, so that everything which holds for chats holds here.
 """
-
-from phloem.server.http.responses.routes import add_responses
-
-__all__ = ["add_responses"]

@@ -12,7 +12,6 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from phloem.server.http.chat_request import prepare_chat
-from phloem.server.http.translation import shown, speaking_of
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response
 from phloem.server.http.operation import check_model
@@ -28,6 +27,7 @@ from phloem.server.http.responses.store import ResponseStore
 from phloem.server.http.responses.translate import CHAT_NAMES, chat_of, items_of
 from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller, caller_of, tell_tenant
+from phloem.server.http.translation import shown, speaking_of
 
 _PATH = "/v1/responses"
 _MOST_LISTED = 100

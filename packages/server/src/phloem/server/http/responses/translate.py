@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from phloem.server.http.chat_protocol import ChatRequest, FunctionSpec, ToolSpec
-from phloem.server.http.translation import Conversation, shown, text_in, texts_of
 from phloem.server.http.errors import ApiError
 from phloem.server.http.responses.protocol import (
     AS_IN_CHATS,
@@ -20,6 +19,7 @@ from phloem.server.http.responses.protocol import (
     LOGPROBS,
     ResponseRequest,
 )
+from phloem.server.http.translation import Conversation, shown, text_in, texts_of
 
 CHAT_NAMES = {
     "messages": "input",
