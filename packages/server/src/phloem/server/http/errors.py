@@ -43,6 +43,8 @@ _PARAMETERS = frozenset(field.name for field in fields(SamplingParams)) | {
     "max_tokens",
     "min_tokens",
     "logprobs",
+    "top_logprobs_num",
+    "logprob_start_len",
     "priority",
     "queue_timeout",
     "timeout",
