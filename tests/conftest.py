@@ -255,6 +255,12 @@ class LoopStream:
             self._frontend.driver.abort([self._rid])
 
 
+@pytest.fixture(scope="session")
+def loop_frontend():
+    """What makes an engine in this process, for an app that the test serves itself."""
+    return LoopFrontend
+
+
 class HttpServer:
     """An app that is served by uvicorn, and clients of it."""
 
