@@ -145,7 +145,7 @@ def joined(builder: ResultBuilder, all_news: Iterable[TextNews]) -> Result:
 
 
 def _meta_info(news: TextNews) -> dict[str, Any]:
-    meta = {
+    meta: dict[str, Any] = {
         "id": news.rid,
         "finish_reason": None if news.finish is None else _finish_reason(news.finish),
         "prompt_tokens": news.prompt_tokens,

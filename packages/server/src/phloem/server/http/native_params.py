@@ -5,7 +5,7 @@ Owns which of them mean the same as the engine's own, and what they may not stan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,17 +105,16 @@ def _logprobs(request: GenerateRequest) -> list[Fields] | None:
         {name: value[i] if isinstance(value, list) else value for name, value in asked.items()}
         for i in range(count)
     ]
-    fields = [_of_one(**row) for row in rows]
+    fields = [_of_one(row) for row in rows]
     return fields if any(fields) else None
 
 
-def _of_one(
-    return_logprob: bool | None, top_logprobs_num: int | None, logprob_start_len: int | None
-) -> Fields:
-    start = -1 if logprob_start_len is None else logprob_start_len
-    if not return_logprob:
+def _of_one(asked: Mapping[str, int | None]) -> Fields:
+    start, top = asked["logprob_start_len"], asked["top_logprobs_num"] or 0
+    start = -1 if start is None else start
+    if not asked["return_logprob"]:
         for name, value, nothing in (
-            ("top_logprobs_num", top_logprobs_num or 0, 0),
+            ("top_logprobs_num", top, 0),
             ("logprob_start_len", start, -1),
         ):
             if value != nothing:
@@ -126,7 +125,7 @@ def _of_one(
             f"logprob_start_len is {start}: give a position, or -1 for the output's alone",
             param="logprob_start_len",
         )
-    fields: Fields = {"top_logprobs": top_logprobs_num or 0}
+    fields: Fields = {"top_logprobs": top}
     return fields if start == -1 else fields | {"prompt_logprobs_from": start}
 
 
