@@ -20,9 +20,32 @@ def test_strings_stay_and_parts_are_joined_by_lines():
     assert plain_messages([user("a"), user([text("b"), text("c")])]) == [user("a"), user("b\nc")]
 
 
-def test_developers_speak_as_the_system():
-    (message,) = plain_messages([{"role": "developer", "content": "x"}])
-    assert message["role"] == "system"
+def test_developers_speak_as_the_system_unless_the_template_knows_them():
+    given = [{"role": "developer", "content": "x"}]
+    assert plain_messages(given)[0]["role"] == "system"
+    assert plain_messages(given, developers=True)[0]["role"] == "developer"
+
+
+def call(arguments='{"city": "B"}', **fields):
+    function = {"name": "weather", "arguments": arguments}
+    return {"id": "c1", "type": "function", "function": function} | fields
+
+
+def test_calls_have_objects_as_arguments_and_tools_the_names_of_what_was_called():
+    turn = {"role": "assistant", "content": None, "tool_calls": [call()]}
+    said = {"role": "tool", "tool_call_id": "c1", "content": [text("sun")]}
+    assert plain_messages([turn, said]) == [
+        {"role": "assistant", "content": "", "tool_calls": [call({"city": "B"})]},
+        {"role": "tool", "tool_call_id": "c1", "content": "sun", "name": "weather"},
+    ]
+    (empty,) = plain_messages([turn | {"tool_calls": [call("")]}])
+    assert empty["tool_calls"][0]["function"]["arguments"] == {}
+
+
+def test_earlier_reasoning_is_called_as_the_template_calls_it():
+    turn = {"role": "assistant", "content": "x", "reasoning_content": "so"}
+    assert plain_messages([turn]) == [turn]
+    assert plain_messages([turn], reasoning="thinking")[0]["thinking"] == "so"
 
 
 def test_a_name_is_kept_and_empty_fields_are_dropped():
@@ -46,6 +69,15 @@ def test_a_name_is_kept_and_empty_fields_are_dropped():
         user("a") | {"name": 5},
         user("a") | {"name": []},
         {"role": "assistant", "content": "a", "tool_calls": [{}]},
+        {"role": "assistant", "content": "a", "tool_calls": 5},
+        {"role": "assistant", "content": "a", "tool_calls": [call("{")]},
+        {"role": "assistant", "content": "a", "tool_calls": [call("[]")]},
+        {"role": "assistant", "content": "a", "tool_calls": [call(type="custom")]},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "assistant", "content": "a", "reasoning_content": 5},
+        {"role": "assistant", "content": "a", "audio": {"id": "x"}},
+        {"role": "user", "content": "a", "tool_calls": [call()]},
+        user([{"type": "input_audio", "input_audio": {}}]),
     ],
 )
 def test_a_refusal_names_the_message(message):

@@ -57,6 +57,7 @@ class EngineCompiler:
             for each, future in zip(distinct, made, strict=True):
                 with _refusing(each):
                     one = compiled[each] = compiled_constraint(future.result(), each)
+                    assert one.load is not None, "it was compiled"
                     grammars.load(one.load).result()  # here, for the loop not to wait for it
         finally:
             for future in made:
@@ -77,6 +78,7 @@ class EngineCompiler:
             with _refusing(each):
                 made = await asyncio.wrap_future(service.submit(each.constraint))
                 one = compiled_constraint(made, each)
+                assert one.load is not None, "it was compiled"
                 await asyncio.shield(asyncio.wrap_future(grammars.load(one.load)))
             return one
 

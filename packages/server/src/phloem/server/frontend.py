@@ -14,7 +14,7 @@ from phloem.grammar.constraint import Whitespace
 from phloem.mem_pool import Retention
 from phloem.scheduler import PoolingMode, SamplingParams
 from phloem.server.constraints import ConstraintRequest
-from phloem.server.messages import CompiledConstraint, Limits, TextNews
+from phloem.server.messages import CompiledConstraint, Limits, TextNews, Thinking
 from phloem.server.tokenizer import Tokenizer
 
 SHUTTING_DOWN = "the server is shutting down"
@@ -61,6 +61,8 @@ class GenerationRequest:
     """Whether its text keeps the stop string or token that ended it."""
     explain_cache: bool = False
     """Whether its news tell why no more of the prompt was cached."""
+    thinking: Thinking | None = None
+    """Reasoning with which its output begins, where that matters to a constraint."""
     shown_ids: tuple[int, ...] = ()
     """Special tokens that are not skipped, as marks of reasoning and of calls are not."""
 

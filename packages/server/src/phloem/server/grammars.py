@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from phloem.grammar import GrammarError
 from phloem.grammar.base import Grammar, Matcher
+from phloem.grammar.reasoning import Reasoning
 from phloem.grammar.registry import create_backend
 from phloem.grammar.service import CompiledConstraint as Compiled
 from phloem.grammar.service import GrammarLoader
 from phloem.grammar.vocabulary import Vocabulary
 from phloem.server.messages import CompiledConstraint, ConstraintUse, Load
+from phloem.server.thinking_budget import ThinkingBudget
 from phloem.server.token_bytes import TokenBytes, TokenId
 from phloem.server.tokenizer import Tokenizer
 
@@ -50,6 +52,8 @@ class Grammars:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-load")
         self._vocabulary: Future[Vocabulary] | None = None
         self._loader: Future[GrammarLoader] | None = None
+        self._reasonings: dict[tuple[TokenId, ...], Reasoning] = {}
+        """By what ends the reasoning, which is one thing for a model."""
 
     def prepare(self) -> Future[Vocabulary]:
         """Begin to make what constraints need, in a thread, unless that was done; any thread may
@@ -80,12 +84,24 @@ class Grammars:
         """
         if compiled is None:
             return Guidance()
+        if compiled.load is None:
+            return thinking_guidance(compiled.use)
         return self.guidance_by(self.load(compiled.load).result(), compiled.use)
 
     def guidance_by(self, grammar: Grammar, use: ConstraintUse) -> Guidance:
         """The same of one that is loaded."""
         steer = self._steering if use.steering is None else use.steering
-        return Guidance(grammar.matcher(), steer, use.jump_forward)
+        matcher = grammar.matcher()
+        if use.thinking is not None:
+            end = tuple(use.thinking.end)
+            matcher = self._reasoning(end).wrap(matcher, use.thinking.budget)
+        return Guidance(matcher, steer, use.jump_forward)
+
+    def _reasoning(self, end: tuple[TokenId, ...]) -> Reasoning:
+        known = self._reasonings.get(end)
+        if known is None:
+            known = self._reasonings[end] = Reasoning(self.prepare().result(), end)
+        return known
 
     def _load(self, compiled: Load) -> Grammar:
         assert self._loader is not None, "`load` has prepared it"
@@ -96,6 +112,14 @@ class Grammars:
             raise
         except Exception as error:  # of a library: one request must not end all others
             raise GrammarError(f"the constraint cannot be read: {error}") from error
+
+
+def thinking_guidance(use: ConstraintUse) -> Guidance:
+    """That of a request of which only the reasoning is bound."""
+    thinking = use.thinking
+    if thinking is None or thinking.budget is None:
+        return Guidance()
+    return Guidance(ThinkingBudget(thinking.end, thinking.budget), jump_forward=False)
 
 
 class ForcedTokens:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 
 from phloem.grammar.base import Grammar
-from phloem.server.grammars import Grammars, Guidance
+from phloem.server.grammars import Grammars, Guidance, thinking_guidance
 from phloem.server.messages import ConstraintUse, Generate, Load
 
 
@@ -69,6 +69,8 @@ class LoadedConstraints:
         """
         if use is None:
             return Guidance()
+        if not use.key:
+            return thinking_guidance(use)
         if self._grammars is None:
             raise ValueError("the request has a constraint, which this server does not enforce")
         if use.key not in self._loads:

@@ -46,6 +46,15 @@ class Forget(_Message):
     keys: list[str]
 
 
+class Thinking(_Part):
+    """Reasoning that comes before what a constraint binds."""
+
+    end: list[int]
+    """The tokens that end it."""
+    budget: int | None = None
+    """Tokens after which only its end may come; None: any number."""
+
+
 class ConstraintUse(_Part):
     """How a request follows a constraint that is loaded."""
 
@@ -54,12 +63,15 @@ class ConstraintUse(_Part):
     """Whether text that is forced is taken without the model; None: as the engine is configured."""
     steering: bool | None = None
     """Whether the text is brought to its end within its tokens, likewise."""
+    thinking: Thinking | None = None
+    """What comes before; None: the constraint binds from the beginning."""
 
 
 class CompiledConstraint(NamedTuple):
     """What a text must keep to, as one process has it; between processes it goes in two parts."""
 
-    load: Load
+    load: Load | None
+    """None: only the reasoning is bound; its `use` has no key then."""
     use: ConstraintUse
 
     @classmethod
@@ -71,6 +83,10 @@ class CompiledConstraint(NamedTuple):
     ) -> CompiledConstraint:
         """A compiled constraint, followed in a way."""
         return cls(made, ConstraintUse(made.key, jump_forward, steering))
+
+    def behind(self, thinking: Thinking) -> CompiledConstraint:
+        """The same behind some reasoning."""
+        return self._replace(use=msgspec.structs.replace(self.use, thinking=thinking))
 
 
 class Generate(_Message):

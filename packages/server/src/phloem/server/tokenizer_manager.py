@@ -278,6 +278,8 @@ class TokenizerManager:
         if request.constraint is None:
             return None
         load, use = request.constraint
+        if load is None:
+            return use
         if not self._users[load.key]:
             self._scheduler.send(load)
         self._users[load.key] += 1

@@ -39,6 +39,7 @@ from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
 from phloem.server.http.tools import ToolUse, tool_use
 from phloem.server.jobs import make_jobs
+from phloem.server.messages import Thinking
 from phloem.server.parsers import OutputParser
 from phloem.server.parsers.constrained import CallList, NamedCall
 
@@ -77,6 +78,7 @@ async def prepare_chat(
     """
     frontend = service.frontend
     names = service.names.by_ids(request.return_tokens_as_token_ids)
+    _check_budget(service, request)
     top = _chat_logprobs(request)
     max_tokens = _chat_max_tokens(request)
     # In a thread: large schemas take long enough for streams to feel it.
@@ -104,7 +106,9 @@ async def prepare_chat(
     )
     requests = requests_of(id, jobs, request)
     if not reading.is_plain:
-        requests = [replace(each, shown_ids=service.chat.shown_ids) for each in requests]
+        thinking = _thinking(service, request, prompt)
+        shown = service.chat.shown_ids
+        requests = [replace(each, shown_ids=shown, thinking=thinking) for each in requests]
     field = "messages" if request.input_ids is None else "input_ids"
     return prepared(requests, form_of(head), request, field, constraint)
 
@@ -145,6 +149,30 @@ def _reading(service: Service, request: ChatRequest, tools: ToolUse, prompt: Cha
         one_call=request.parallel_tool_calls is False,
         stream_reasoning=request.stream_reasoning is not False,
     )
+
+
+def _thinking(service: Service, request: ChatRequest, prompt: ChatPrompt) -> Thinking | None:
+    """The reasoning with which the output begins, if it does."""
+    if not service.chat.notation.thinks(prompt.before):
+        return None
+    return Thinking(list(service.chat.end_of_thinking), request.max_thinking_tokens)
+
+
+def _check_budget(service: Service, request: ChatRequest) -> None:
+    budget = request.max_thinking_tokens
+    if budget is None:
+        return
+    if budget < 0:
+        raise ApiError(
+            f"max_thinking_tokens is {budget}: give 0 or more", param="max_thinking_tokens"
+        )
+    if not service.chat.end_of_thinking:
+        raise ApiError(
+            f"max_thinking_tokens is {budget}, and this server knows of no reasoning of its model "
+            "(--reasoning-parser names its notation): leave it out",
+            param="max_thinking_tokens",
+            code="unsupported_parameter",
+        )
 
 
 def _made_sure(tools: ToolUse) -> Callable[[], OutputParser] | None:

@@ -17,7 +17,7 @@ from phloem.server.frontend import ConstraintCompiler, GenerationRequest
 from phloem.server.http.errors import refusing
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.protocol import ConstraintFields
-from phloem.server.messages import CompiledConstraint
+from phloem.server.messages import CompiledConstraint, ConstraintUse
 
 NAMES = (*FIELDS, *ALIASES, BUNDLE)
 """All fields of a request that may have a constraint."""
@@ -53,7 +53,7 @@ async def with_constraints(
     """
     distinct = list(dict.fromkeys(each for each in asked if each is not None))
     if not distinct:
-        return requests
+        return [_bound(request, None) for request in requests]
     turn = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def compile(each: ConstraintRequest) -> CompiledConstraint:
@@ -64,6 +64,18 @@ async def with_constraints(
     with refusing():
         compiled = dict(zip(distinct, await all_of([compile(each) for each in distinct])))
     return [
-        request if each is None else replace(request, constraint=compiled[each])
+        _bound(request, None if each is None else compiled[each])
         for request, each in zip(requests, asked, strict=True)
     ]
+
+
+def _bound(request: GenerationRequest, constraint: CompiledConstraint | None) -> GenerationRequest:
+    """A request with what binds it: its constraint, behind its reasoning, and how long that is."""
+    thinking = request.thinking
+    if constraint is None and thinking is not None and thinking.budget is not None:
+        constraint = CompiledConstraint(None, ConstraintUse(""))
+    if constraint is None:
+        return request
+    if thinking is not None:
+        constraint = constraint.behind(thinking)
+    return replace(request, constraint=constraint)

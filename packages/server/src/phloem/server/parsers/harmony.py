@@ -17,7 +17,7 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _CALLED = re.compile(r"(?:^|\s|assistant)to=(\S+?)(?=\s|<|$)")
 _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 
-FINAL = f"{_START}assistant{_CHANNEL}final{_MESSAGE}"
+FINAL = f"{_CHANNEL}final{_MESSAGE}"
 """Begins the answer itself."""
 
 

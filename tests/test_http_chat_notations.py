@@ -1,0 +1,338 @@
+"""Chats over HTTP in every notation of calls and reasoning: streamed and whole say the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+BAR = "\uff5c"
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|channel|>")
+"""Special tokens of the test's tokenizer; other marks are spelled."""
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        },
+    }
+    for name in ("weather", "time-of")
+]
+CALLS = [("weather", {"city": "Z\u00fcrich }\u2028"}), ("time-of", {}), ("weather", {"city": "B"})]
+
+OBJECTS = [json.dumps({"name": n, "arguments": a}, ensure_ascii=False) for n, a in CALLS]
+NAMED = [(name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in CALLS]
+OUTPUTS = {
+    "hermes": "Look. " + "\n".join(f"<tool_call>\n{o}\n</tool_call>" for o in OBJECTS),
+    "llama3-json": "; ".join(o.replace("arguments", "parameters") for o in OBJECTS),
+    "mistral": f"Look. [TOOL_CALLS] [{', '.join(OBJECTS)}]",
+    "pythonic": '[weather(city="Z\u00fcrich }\u2028"), weather(city="B")]',
+    "deepseek": f"Look. <{BAR}tool▁calls▁begin{BAR}>"
+    + "\n".join(
+        f"<{BAR}tool▁call▁begin{BAR}>function<{BAR}tool▁sep{BAR}>{n}\n```json\n{a}\n```"
+        f"<{BAR}tool▁call▁end{BAR}>"
+        for n, a in NAMED
+    )
+    + f"<{BAR}tool▁calls▁end{BAR}>",
+    "gpt-oss": "<|channel|>analysis<|message|>Hm.<|end|>"
+    + "".join(
+        f"<|start|>assistant<|channel|>commentary to=functions.{n} <|constrain|>json<|message|>{a}"
+        for n, a in NAMED
+    ),
+}
+THOUGHT = "<think>\nA city, 'B'</think>\n\n" + OUTPUTS["hermes"]
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory, chat_llama):
+    """A folder with `chat_llama`'s tokenizer and special tokens that are marks."""
+    import tokenizers
+
+    folder = tmp_path_factory.mktemp("marked") / "tokenizer"
+    shutil.copytree(chat_llama, folder)
+    file = str(folder / "tokenizer.json")
+    made = tokenizers.Tokenizer.from_file(file)
+    made.add_special_tokens([*MARKS, "<other>"])
+    made.save(file)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server_of(serve, write_script, marked):
+    """Serves outputs, each to the user who says its name, or to its prompt."""
+    from phloem.server.http.chat_setup import ChatOptions
+
+    def make(outputs, template=None, **options):
+        script = write_script(
+            [
+                {"prompt": said if "]" in said else f"[user]{said}[assistant]", "output": output}
+                for said, output in outputs.items()
+            ],
+            tokenizer=str(marked),
+        )
+        return serve(script, {"chat": ChatOptions(chat_template=template, **options)})
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def thinking(server_of):
+    """A server of a model that reasons and calls."""
+    cut = THOUGHT.index('"arguments"')
+    return server_of(
+        {
+            "call": THOUGHT,
+            "answer": "<think>Well</think>Yes",
+            "none": "Yes",
+            "open": "<think>Well",
+            "call cut": THOUGHT[:cut],
+            "mark cut": "Well <tool_c",
+            "other": '<tool_call>{"name": "other", "arguments": {}}</tool_call>',
+            "special": "<think>a<other>b</think>c<other>d",
+            "json": '<think>{no}</think>{"city":"B"}',
+            "list": '<think>So</think>[{"name":"weather","arguments":{"city":"B"}}]',
+        },
+        tool_call_parser="hermes",
+        reasoning_parser="qwen3",
+    )
+
+
+def ask(said, **fields):
+    message = {"role": "user", "content": said}
+    return {"messages": [message], "temperature": 0, "max_tokens": 1000, **fields}
+
+
+def both(server, said, **fields):
+    """A choice that came whole; the same was streamed, as the official client reads it."""
+    body = ask(said, **fields)
+    whole = server.post("/v1/chat/completions", **body)
+    assert whole.status_code == 200, whole.text
+    (choice,) = whole.json()["choices"]
+    message = choice["message"]
+    extra = {k: body.pop(k) for k in list(body) if k not in OPENAI_FIELDS}
+    stream = server.openai().chat.completions.create(
+        model="tiny", stream=True, extra_body=extra, **body
+    )
+    said, thought, calls, finish, logprobs = "", "", [], None, []
+    for chunk in stream:
+        (part,) = chunk.choices
+        said += part.delta.content or ""
+        thought += getattr(part.delta, "reasoning_content", None) or ""
+        for call in part.delta.tool_calls or ():
+            if call.id is not None:
+                assert (call.index, call.type) == (len(calls), "function")
+                calls.append([call.function.name, ""])
+            calls[call.index][1] += call.function.arguments
+        logprobs += part.logprobs.content if part.logprobs else []
+        finish = part.finish_reason or finish
+    assert said == (message["content"] or "")
+    assert thought == message.get("reasoning_content", "")
+    told = [c["function"] for c in message.get("tool_calls", ())]
+    assert calls == [[call["name"], call["arguments"]] for call in told]
+    assert finish == choice["finish_reason"]
+    if choice["logprobs"] is not None:
+        assert [entry.model_dump() for entry in logprobs] == choice["logprobs"]["content"]
+    return choice, whole.json()["usage"]
+
+
+OPENAI_FIELDS = {
+    "messages",
+    "temperature",
+    "max_tokens",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "logprobs",
+    "response_format",
+    "stop",
+}
+
+
+def calls_of(choice):
+    return [
+        (call["function"]["name"], json.loads(call["function"]["arguments"]))
+        for call in choice["message"].get("tool_calls", ())
+    ]
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_every_notation_is_read_streamed_and_whole(server_of, name):
+    """Cases TO-01, TO-03 and AP-09: auto with a call ends with tool_calls."""
+    server = server_of(
+        {"go": OUTPUTS[name]},
+        tool_call_parser=name,
+        reasoning_parser=name if name == "gpt-oss" else "none",
+    )
+    choice, _ = both(server, "go", tools=TOOLS)
+    expected = [CALLS[0], CALLS[2]] if name == "pythonic" else CALLS
+    assert calls_of(choice) == expected
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == ("Look. " if "Look" in OUTPUTS[name] else None)
+    first, _ = both(server, "go", tools=TOOLS, parallel_tool_calls=False)
+    assert calls_of(first) == expected[:1]
+
+
+def test_reasoning_and_calls_come_apart(thinking):
+    choice, usage = both(thinking, "call", tools=TOOLS)
+    assert choice["message"]["reasoning_content"] == "A city, 'B'"
+    assert choice["message"]["content"] == "Look. "
+    assert calls_of(choice) == CALLS
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == len("\nA city, 'B'") - 1
+
+
+def test_marks_are_read_though_special_tokens_are_skipped(thinking):
+    """Case ST-07: the marks are special tokens; another one is skipped on both sides of them."""
+    message = both(thinking, "special")[0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("ab", "cd")
+    message = both(thinking, "special", stop=["never</think>", "<othe!"])[0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("ab", "cd")
+
+
+def test_an_answer_need_not_begin_with_reasoning(thinking):
+    message = both(thinking, "none")[0]["message"]
+    assert message["content"] == "Yes"
+    assert "reasoning_content" not in message
+    message = both(thinking, "open")[0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Well", None)
+
+
+def test_reasoning_may_stay_in_the_content_or_come_at_once(thinking):
+    message = both(thinking, "answer", separate_reasoning=False)[0]["message"]
+    assert message["content"] == "<think>Well</think>Yes"
+    events = thinking.events("/v1/chat/completions", **ask("answer", stream_reasoning=False))
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert [d["reasoning_content"] for d in deltas if "reasoning_content" in d] == ["Well"]
+    both(thinking, "answer", stream_reasoning=False)
+
+
+def test_what_is_cut_is_content_and_no_call(thinking):
+    """Case TO-04."""
+    for said in ("call cut", "mark cut"):
+        choice, _ = both(thinking, said, tools=TOOLS)
+        assert choice["finish_reason"] == "stop"
+        assert calls_of(choice) == []
+        assert choice["message"]["content"].endswith(("<tool_c", '"weather", '))
+    within = len("<think>") + 60
+    choice, _ = both(thinking, "call", tools=TOOLS, max_tokens=within)
+    assert choice["finish_reason"] == "length"
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["arguments"].startswith('{"')
+
+
+def test_calls_of_what_is_no_tool_are_content(thinking):
+    for fields in ({"tools": TOOLS}, {}, {"tools": TOOLS, "tool_choice": "none"}):
+        choice, _ = both(thinking, "other", **fields)
+        assert choice["message"]["content"].startswith('<tool_call>{"name": "other"')
+        assert choice["finish_reason"] == "stop"
+    assert both(thinking, "call")[0]["message"]["content"].count("<tool_call>") == 3
+
+
+def test_each_logprob_comes_once(thinking):
+    choice, usage = both(thinking, "call", tools=TOOLS, logprobs=True)
+    assert len(choice["logprobs"]["content"]) == usage["completion_tokens"]
+
+
+def test_each_choice_has_a_parser_of_its_own(thinking):
+    """Case ST-12."""
+    body = ask("call", tools=TOOLS, n=3)
+    whole = thinking.post("/v1/chat/completions", **body).json()["choices"]
+    thoughts = dict.fromkeys(range(3), "")
+    for event in thinking.events("/v1/chat/completions", **body):
+        (choice,) = event["choices"]
+        thoughts[choice["index"]] += choice["delta"].get("reasoning_content", "")
+    for choice in whole:
+        assert calls_of(choice) == CALLS
+        assert choice["message"]["reasoning_content"] == thoughts[choice["index"]] == "A city, 'B'"
+
+
+def test_a_constraint_binds_behind_the_reasoning(thinking):
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    form = {"type": "json_schema", "json_schema": {"name": "c", "schema": schema}}
+    message = both(thinking, "json", response_format=form)[0]["message"]
+    assert message["reasoning_content"] == "{no}"
+    assert message["content"] == '{"city":"B"}'
+
+
+@pytest.mark.parametrize(
+    ("choice", "finish"),
+    [
+        ("required", "tool_calls"),
+        ({"type": "function", "function": {"name": "weather"}}, "stop"),
+    ],
+)
+def test_a_call_is_made_sure_of_behind_the_reasoning(thinking, choice, finish):
+    """Case AP-09."""
+    said = "list" if choice == "required" else "json"
+    answer, _ = both(thinking, said, tools=TOOLS, tool_choice=choice)
+    assert answer["message"]["reasoning_content"] in ("So", "{no}")
+    assert calls_of(answer) == [("weather", {"city": "B"})]
+    assert answer["finish_reason"] == finish
+
+
+@pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "json_object"}}])
+def test_reasoning_ends_within_its_budget(thinking, fields):
+    choice, usage = both(thinking, "json", max_thinking_tokens=3, **fields)
+    assert choice["message"]["reasoning_content"] == "{n"
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == 2
+    refused = thinking.post("/v1/chat/completions", **ask("json", max_thinking_tokens=-1))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_thinking_tokens")
+
+
+def test_what_a_client_sends_back_of_an_answer_reaches_the_template(server_of):
+    template = (
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}"
+        "{% for c in m.tool_calls %}<{{ c.function.name }}:{{ c.function.arguments.city }}>"
+        "{% endfor %}{% endif %}{{ m.reasoning_content }}{{ m.name }}{% endfor %}"
+        "{% if enable_thinking is defined %}({{ enable_thinking }}){% endif %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
+    outputs = {
+        "[user]hi[assistant]<weather:B>So[tool]sunweather[assistant]": "Sunny",
+        "[user]hi(False)[assistant]": "No",
+        "[user]hi[assistant]It is ": "done",
+        "[user]hi": "Bare",
+    }
+    server = server_of(outputs, template, tool_call_parser="hermes", reasoning_parser="none")
+
+    def answer(messages, **fields):
+        body = ask("") | {"messages": messages, **fields}
+        made = server.post("/v1/chat/completions", **body)
+        assert made.status_code == 200, made.text
+        return made.json()["choices"][0]["message"]["content"]
+
+    hi = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+    function = {"name": "weather", "arguments": '{"city": "B"}'}
+    call = {"id": "c1", "type": "function", "function": function}
+    turn = {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "So"}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "sun"}
+    assert answer([hi, turn, result]) == "Sunny"
+    assert answer([hi], chat_template_kwargs={"enable_thinking": False}) == "No"
+    assert answer([hi], reasoning_effort="none") == "No"
+    begun = {"role": "assistant", "content": "It is "}
+    assert answer([hi, begun], continue_final_message=True) == "done"
+    assert answer([hi], add_generation_prompt=False) == "Bare"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages",
+        ),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_its_name(thinking, fields, param):
+    refused = thinking.post("/v1/chat/completions", **ask("call") | fields)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    if param == "messages" and "image" in str(fields):
+        assert "'image_url'" in refused.json()["error"]["message"]
