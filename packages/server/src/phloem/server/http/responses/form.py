@@ -141,7 +141,10 @@ class ResponseForm:
     def _take(self, news: TextNews) -> Iterator[Event]:
         """What news tell of the items. To be read to its end."""
         if self._names is not None and news.logprobs is not None:
-            self._logprobs += chat_logprobs(self._names, news)["content"]
+            entries = chat_logprobs(self._names, news)["content"]
+            # The token that ends the text is none of it.
+            ended = news.finish is not None and news.token_ids[-1:] == [news.finish.matched]
+            self._logprobs += entries[:-1] if ended else entries
         for change in self._blocks.take(self._parts.take(news)):
             yield from self._tell(change, cut=False)
         if news.finish is not None:
