@@ -10,7 +10,7 @@ from phloem.server.http.answer_parts import AnswerParts, ChatHead
 from phloem.server.http.errors import raise_if_failed
 from phloem.server.http.forms import Head, OpenAIForm, finish_fields
 from phloem.server.http.logprobs import chat_logprobs
-from phloem.server.http.sse import event, json_line
+from phloem.server.http.sse import json_line
 from phloem.server.messages import TextNews
 from phloem.server.parsers import CallArguments, CallBegin, Content, Part, Reasoning
 
@@ -50,15 +50,17 @@ class PartsForm(OpenAIForm):
         if delta or logprobs or ids:
             events.append(self._event(index, delta, logprobs=logprobs, **ids))
         if news.finish is not None:
-            opening = self._opening + str(index).encode() + b","
             end = {"delta": {}, "logprobs": None} | _finish_fields(news, parts)
-            events.append(opening + json_line(end)[1:-1] + self._ending(index, news))
+            events.append(self._open(index) + json_line(end)[1:-1] + self._ending(index, news))
         return b"".join(events)
 
     def _event(self, index: int, delta: dict[str, Any], **fields: Any) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        usage = {"usage": None} if self._include_usage else {}
-        return event(self._chunk_head.fields() | {"choices": [choice | fields]} | usage)
+        choice = {"delta": delta, "logprobs": None, "finish_reason": None} | fields
+        return self._open(index) + json_line(choice)[1:-1] + self._closing
+
+    def _open(self, index: int) -> bytes:
+        """A chunk up to what its choice has beside the index."""
+        return self._opening + str(index).encode() + b","
 
     def _choice(self, index: int, output: TextNews) -> dict[str, Any]:
         parts = self._parts[index] = self._new_parts()
