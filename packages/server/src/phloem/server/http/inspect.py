@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -137,8 +137,8 @@ def _measured(registry: CollectorRegistry) -> dict[str, Any]:
     """`histograms` (`bounds` of the buckets in seconds, the last without one, and the `counts` of
     each) and `totals`, each summed over its labels.
     """
-    below = {name: Counter[float]() for name in HISTOGRAMS.values()}
-    totals = Counter[str]()
+    below = {name: defaultdict[float, float](float) for name in HISTOGRAMS.values()}
+    totals = defaultdict[str, float](float)
     for sample in (sample for family in registry.collect() for sample in family.samples):
         name = sample.name.removesuffix("_bucket")
         if name in below and "le" in sample.labels:

@@ -21,8 +21,8 @@ export class Tile {
     if (point === null) return;
     this.#values = [...this.#values, point].slice(-60);
     const most = Math.max(1e-9, ...this.#values);
-    const from = 60 - this.#values.length;
-    const points = this.#values.map((each, at) => `${((from + at) / 59) * 100},${23 - (each / most) * 21}`);
+    const step = 100 / Math.max(this.#values.length - 1, 15);
+    const points = this.#values.map((each, at) => `${at * step},${22 - (each / most) * 20}`);
     set(this.#line, { points: points.join(" ") });
   }
 }
@@ -83,13 +83,14 @@ export class Histogram {
     const shown = all ? counts.slice(first, last + 1) : counts.slice(0, 8);
     const most = Math.max(1, ...shown);
     const step = 100 / shown.length;
+    const every = Math.ceil((shown.length * 50) / (this.#picture.clientWidth || 400));
     const bars = shown.flatMap((each, at) => {
       const high = each ? Math.max((each / most) * 62, 1) : 0;
       const bound = bounds[first + at];
       return [
         s("rect", { x: `${at * step + 0.6}%`, y: 74 - high, width: `${step - 1.2}%`, height: high, rx: 1.5 }),
         each ? s("text", { x: `${(at + 0.5) * step}%`, y: 70 - high, class: "top" }, short(each)) : null,
-        s("text", { x: `${(at + 0.5) * step}%`, y: 90 }, bound === undefined ? "more" : `≤ ${seconds(bound)}`.replace("≤ ", shown.length > 7 ? "" : "≤ ")),
+        bound === undefined || (at + 1) % every || at === shown.length - 1 ? null : s("text", { x: `${(at + 1) * step}%`, y: 90 }, seconds(bound)),
       ];
     });
     this.#picture.replaceChildren(s("line", { x1: 0, x2: "100%", y1: 74.5, y2: 74.5 }), ...bars.filter(Boolean));

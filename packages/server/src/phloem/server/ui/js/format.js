@@ -5,6 +5,9 @@ const whole = new Intl.NumberFormat("en");
 /** 12345 as "12,345". */
 export const count = (value) => whole.format(Math.round(value));
 
+/** 1 as "1 token", 2 as "2 tokens". */
+export const counted = (value, what) => `${count(value)} ${what}${value === 1 ? "" : "s"}`;
+
 /** 12345 as "12.3 k", for where there is little room. */
 export function short(value) {
   for (const [size, unit] of [[1e9, " G"], [1e6, " M"], [1e4, " k"]]) {

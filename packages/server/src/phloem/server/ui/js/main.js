@@ -35,7 +35,8 @@ function applyTheme() {
   const chosen = theme();
   if (chosen === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = chosen;
-  say(byId("theme"), `Theme: ${chosen}`);
+  byId("theme").replaceChildren(h("span", { class: "wide" }, "Theme: "), chosen);
+  byId("theme").setAttribute("aria-label", `Theme: ${chosen}`);
 }
 
 function nextTheme() {

@@ -120,7 +120,7 @@ async function run(turn, answer, asked, work) {
   try {
     if (constraintIsBad()) throw new Error("The constraint is refused: see what is said below it.");
     const fields = { ...knobs(), ...constraint(), ...(byId("show-logprobs").checked ? { logprobs: true } : {}) };
-    await work(fields, running.signal, eachFrame(() => {
+    await work(fields, running.signal, eachFrame(running.signal, () => {
       const follows = turns.scrollHeight - turns.scrollTop - turns.clientHeight < 80;
       turn.update(answer);
       if (answer.first !== null) say(byId("composer-state"), "Answering …");
@@ -142,13 +142,13 @@ async function run(turn, answer, asked, work) {
   return true;
 }
 
-/** `work`, at most once a frame: a fast model sends more events than can be drawn. */
-function eachFrame(work) {
+/** `work`, at most once a frame and while the answer comes: more events come than can be drawn. */
+function eachFrame(signal, work) {
   let due = 0;
   return () => {
     due ||= requestAnimationFrame(() => {
       due = 0;
-      work();
+      if (running?.signal === signal) work();
     });
   };
 }

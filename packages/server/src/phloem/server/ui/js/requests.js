@@ -1,7 +1,7 @@
 // The last requests as a list, and the one that is chosen on a line of time.
 
 import { byId, h, s, say, set, table, foldedTable } from "./dom.js";
-import { count, percent, seconds } from "./format.js";
+import { count, counted, percent, seconds } from "./format.js";
 
 const HEADS = ["Began", "Request", "Prompt", "Cached", "Output", "First token", "Total", "State"];
 const STATES = { stop: "done", length: "done (length)", abort: "aborted", error: "failed", refused: "refused", null: "running" };
@@ -109,8 +109,8 @@ function facts(request) {
   return [
     ["request", shortId(request.rid)],
     ["in the queue", seconds(queue)],
-    ["prefill", `${seconds(first === null ? null : first - (queue ?? 0))} for ${count(computed)} tokens`],
-    ["decode", `${seconds(first === null ? null : end - first)} for ${count(request.completion_tokens)} tokens`],
+    ["prefill", `${seconds(first === null ? null : first - (queue ?? 0))} for ${counted(computed, "token")}`],
+    ["decode", `${seconds(first === null ? null : end - first)} for ${counted(request.completion_tokens, "token")}`],
     ["retracted", `${request.retractions}×`],
   ];
 }

@@ -3,7 +3,7 @@
 
 import { get } from "./api.js";
 import { byId, foldedTable, h, s, say, set, table } from "./dom.js";
-import { count, seconds, short } from "./format.js";
+import { count, counted, seconds, short } from "./format.js";
 import { layOut } from "./treelayout.js";
 
 const HEATS = [["over 10 min", 600], ["10 min", 60], ["1 min", 10], ["10 s", 2], ["2 s", -1]];
@@ -13,6 +13,7 @@ const TEXT_FROM = 34; // Pixels of width from which a node's tokens are written 
 const picture = s("svg", { class: "icicle", role: "tree", tabindex: 0, "aria-label": "Prefix tree" });
 const labels = s("g", { "aria-hidden": "true" });
 const shapes = s("g");
+const marker = s("rect", { class: "marker", "aria-hidden": "true" });
 const detail = h("div", { class: "node-detail", "aria-live": "off" });
 const empty = h("p", { class: "muted" });
 const listing = foldedTable("The tree as a table", () => asTable());
@@ -24,7 +25,7 @@ let chosen = null; // The id of the node that is looked at.
 
 /** Makes the picture work. */
 export function makeTree() {
-  picture.append(labels, shapes);
+  picture.append(labels, shapes, marker);
   byId("tree").append(legend(), empty, picture, detail, listing.element);
   picture.addEventListener("keydown", onKey);
   picture.addEventListener("focus", () => chosen ?? choose(boxes[0]?.id));
@@ -46,7 +47,7 @@ function draw() {
   const width = byId("tree").clientWidth;
   const layout = layOut(shown.namespaces, width, HEIGHT, byId("tree-scale").value === "root");
   boxes = layout.boxes;
-  const size = `${count(shown.nodes)} nodes, ${count(shown.spaces)} namespaces, evicts ${shown.policy}`;
+  const size = `${counted(shown.nodes, "node")}, ${counted(shown.spaces, "namespace")}, evicts ${shown.policy}`;
   say(byId("tree-size"), shown.policy ? size + (boxes.length < shown.nodes ? `; the heaviest ${boxes.length} shown` : "") : "");
   say(empty, shown.policy ? "Nothing is cached yet: the tree grows with the first request." : "Prefixes are not cached here.");
   empty.hidden = boxes.length > 0;
@@ -76,23 +77,25 @@ function paint(box) {
   const [title, shape, text] = node.children;
   const kinds = [`heat-${heat(box.idle)}`, box.locks ? "locked" : "", box.on_device ? "" : "host", box.retained ? "retained" : ""];
   set(node, { "aria-label": sentence(box), "aria-level": box.level, "aria-selected": box.id === chosen ? "true" : "false" });
-  set(node, { class: kinds.concat(box.id === chosen ? "chosen" : "").filter(Boolean).join(" ") });
+  set(node, { class: kinds.filter(Boolean).join(" ") });
   say(title, sentence(box));
-  // Half a pixel in from each side, so that neighbours do not share a line.
-  set(shape, { x: box.x + 0.5, y: box.y + 0.5, width: Math.max(box.width - 1, 1), height: Math.max(box.height - 1, 1), rx: 2 });
+  // A pixel in from each side, so that the lines around neighbours do not meet.
+  set(shape, inset(box, 1));
+  if (box.id === chosen) set(marker, inset(box, 0));
   const fits = box.width > TEXT_FROM && box.height > 12;
   set(text, { x: box.x + 6, y: box.y + box.height / 2 });
   say(text, fits ? (box.locks ? "● " : "") + short(box.tokens) : "");
 }
 
+const inset = (box, by) => ({ x: box.x + by, y: box.y + by, width: Math.max(box.width - 2 * by, 1), height: Math.max(box.height - 2 * by, 1), rx: 2 });
 const heat = (idle) => HEATS.findIndex(([, from]) => idle >= from);
 
 function sentence(node) {
   const kept = [node.locks ? `in use by ${node.locks}` : "", node.on_device ? "" : "on the host only", node.retained ? "retained" : ""];
   return [
-    `${count(node.tokens)} tokens at ${count(node.start)} to ${count(node.end)}`,
+    `${counted(node.tokens, "token")} at ${count(node.start)} to ${count(node.end)}`,
     `used ${seconds(node.idle)} ago`,
-    `${count(node.hits)} hits`,
+    counted(node.hits, "hit"),
     node.children ? `${count(node.children)} below` : "",
     ...kept,
   ].filter(Boolean).join(", ");
@@ -100,10 +103,13 @@ function sentence(node) {
 
 function choose(id) {
   const before = chosen && drawn.get(chosen);
-  if (before) set(before, { "aria-selected": "false" }).classList.remove("chosen");
+  if (before) set(before, { "aria-selected": "false" });
   chosen = id ?? null;
   const now = chosen && drawn.get(chosen);
-  if (now) set(now, { "aria-selected": "true" }).classList.add("chosen");
+  if (now) set(now, { "aria-selected": "true" });
+  const box = boxes.find((each) => each.id === chosen);
+  marker.style.visibility = box ? "visible" : "hidden";
+  if (box) set(marker, inset(box, 0));
   set(picture, { "aria-activedescendant": now ? now.id : null });
   detail.replaceChildren();
   describe();

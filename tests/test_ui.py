@@ -1,0 +1,287 @@
+"""The page at `/ui` in a browser without a window: what people do with it, and that all can."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright, which drives the browser, is not installed"
+)
+
+SECONDS = 20_000
+"""To wait for something at most, in milliseconds."""
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+CHAT = "[user]{}[assistant]"
+ANSWER = "Sap flows down."
+
+
+@pytest.fixture(scope="module")
+def server(serve, write_script):
+    # One token a byte; the third and fourth could have been others.
+    third = {str(byte_id("p")): 0.6, str(byte_id("d")): 0.3, str(byte_id("x")): 0.1}
+    script = [
+        {"prompt": CHAT.format("Which way?"), "output": ANSWER},
+        {"prompt": CHAT.format("Sure?"), "distributions": [{str(byte_id("a")): 1.0}, third]},
+        {"prompt": "Once upon", "output": " a time"},
+        {"prompt": CHAT.format("Long"), "output": "la " * 100},
+    ]
+    return serve(write_script(script), grammar_backend="fsm")
+
+
+def byte_id(character):
+    """Of the tests' tokenizer; see `save_byte_tokenizer`."""
+    from tokenizers import pre_tokenizers
+
+    return sorted(pre_tokenizers.ByteLevel.alphabet()).index(character) + 1
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium is on the path")
+    with playwright.sync_playwright() as started:
+        made = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@contextmanager
+def opened(browser, server, view="", refusals=0, **options):
+    """The page; afterwards it has complained of nothing but so many refusals, of which the browser
+    tells by itself, and asked nobody but its server.
+    """
+    options = {"viewport": DESKTOP, "reduced_motion": "reduce", **options}
+    context = browser.new_context(**options)
+    context.set_default_timeout(SECONDS)
+    page = context.new_page()
+    complaints, hosts = [], set()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    page.goto(f"{server.url}/ui/{view}")
+    yield page
+    context.close()
+    assert [each for each in complaints if "status of 400" not in each] == []
+    assert len(complaints) == refusals
+    assert hosts == {urlsplit(server.url).netloc}
+
+
+def expect(locator):
+    return playwright.expect(locator)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patience():
+    playwright.expect.set_options(timeout=SECONDS)
+
+
+def say(page, text):
+    page.fill("#message", text)
+    page.press("#message", "Control+Enter")
+
+
+def answered(page, text, turns=1):
+    """Waits for the whole of that many answers, of which this is the last."""
+    expect(page.locator(".turn.answer .prompt")).to_have_count(turns)
+    tokens = page.locator(".turn.answer").last.locator(".token")
+    assert "".join(tokens.all_text_contents()).removesuffix("<end>") == text
+
+
+def test_a_chat_streams_over_several_turns_and_tells_what_it_took(browser, server):
+    with opened(browser, server) as page:
+        expect(page.locator("#model")).to_have_text("tiny")
+        say(page, "Which way?")
+        answered(page, ANSWER)
+        turn = page.locator(".turn.answer").last
+        expect(turn.locator(".facts")).to_contain_text("first token")
+        expect(turn.locator(".facts")).to_contain_text("tokens/s")
+        turn.get_by_role("button", name="Regenerate").click()
+        answered(page, ANSWER)
+        # The prompt was computed for the first answer: all but its last token come from the cache.
+        prompt = len(CHAT.format("Which way?"))
+        expect(turn.locator(".prompt-bar")).to_contain_text(f"{prompt} tokens, {prompt - 1} cached")
+        turn.get_by_text("Show it on the prompt").click()
+        expect(turn.locator("pre .cached")).to_have_text(CHAT.format("Which way?")[:-1])
+        expect(turn.locator("pre .computed")).to_have_text("]")
+        say(page, "And then?")
+        expect(page.locator(".turn.answer .prompt")).to_have_count(2)
+        page.get_by_role("button", name="New conversation").click()
+        expect(page.locator(".turn")).to_have_count(0)
+
+
+def test_the_keyboard_reaches_what_else_the_model_might_have_said(browser, server):
+    with opened(browser, server) as page:
+        page.fill("#knob-temperature", "0")
+        say(page, "Sure?")
+        answered(page, "ap")
+        page.locator(".tokens").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        card = page.locator("#card")
+        rows = card.locator("tr").all_text_contents()
+        assert rows[:3] == ["p60 %", "d30 %", "x10 %"]
+        expect(page.locator("#announcer")).to_contain_text("p 60 %, d 30 %, x 10 %")
+        page.keyboard.press("Escape")
+        expect(card).to_be_hidden()
+
+
+def test_a_text_is_continued_without_a_chat_template(browser, server):
+    with opened(browser, server) as page:
+        page.get_by_label("Completion", exact=True).check()
+        say(page, "Once upon")
+        answered(page, " a time")
+        expect(page.locator(".turn.user")).to_contain_text("Once upon")
+
+
+def test_an_answer_is_stopped_and_its_request_ended(browser, server):
+    with opened(browser, server) as page:
+        server.post("/pause_generation", mode="in_place")
+        try:
+            say(page, "Long")
+            stop = page.get_by_role("button", name="Stop")
+            expect(stop).to_be_visible()
+            page.keyboard.press("Escape")
+            expect(page.locator("#composer-state")).to_have_text("Stopped.")
+            expect(stop).to_be_hidden()
+        finally:
+            server.http.post("/continue_generation")
+        expect(page.locator(".turn.answer")).to_contain_text("stopped by you")
+        page.goto(f"{server.url}/ui/#operations")
+        expect(page.locator("#requests tbody tr").first).to_contain_text("aborted")
+
+
+def test_a_schema_is_checked_while_it_is_written_and_then_enforced(browser, server):
+    with opened(browser, server) as page:
+        page.select_option("#constraint-kind", "json_schema")
+        verdict = page.locator("#constraint-state")
+        expect(verdict).to_contain_text("The server enforces this")
+        page.fill("#constraint", '{"type": ')
+        expect(verdict).to_contain_text("no JSON")
+        page.fill("#constraint", '{"type": "array", "uniqueItems": true}')
+        expect(verdict).to_contain_text("uniqueItems")
+        say(page, "Which way?")
+        expect(page.locator(".turn.answer .error")).to_contain_text("The constraint is refused")
+        page.fill("#constraint", '{"enum": ["up", "down"]}')
+        expect(verdict).to_contain_text("The server enforces this")
+        page.get_by_role("button", name="Regenerate").click()
+        expect(page.locator(".turn.answer .prompt")).to_have_count(1)
+        text = "".join(page.locator(".turn.answer .token").all_text_contents())
+        assert text.removesuffix("<end>") in ('"up"', '"down"')
+        page.select_option("#constraint-kind", "regex")
+        page.fill("#constraint", "(")
+        expect(verdict).to_have_class(re.compile("bad"))
+
+
+def test_what_the_server_refuses_is_shown_and_the_conversation_goes_on(browser, server):
+    with opened(browser, server, refusals=1) as page:
+        page.fill("#knob-temperature", "-1")
+        say(page, "Which way?")
+        expect(page.locator(".turn.answer .error")).to_contain_text("temperature")
+        page.get_by_role("button", name="Reset to the server's defaults").click()
+        say(page, "Which way?")
+        answered(page, ANSWER)
+
+
+def test_the_tree_changes_as_requests_arrive(browser, server):
+    server.http.post("/flush_cache", params={"timeout": 10})
+    with opened(browser, server, "#operations") as page:
+        nodes = page.locator(".icicle [role=treeitem]")
+        expect(page.get_by_text("Nothing is cached yet")).to_be_visible()
+        server.post("/v1/completions", prompt="The sap of a tree", max_tokens=1)
+        expect(nodes).to_have_count(1)
+        server.post("/v1/completions", prompt="The sap of an ivy", max_tokens=1)
+        expect(nodes).to_have_count(3)
+        server.post("/v1/completions", prompt="The sap", max_tokens=1, cache_salt="a secret")
+        expect(nodes).to_have_count(4)
+        expect(page.locator(".icicle .space")).to_have_count(2)
+        assert "secret" not in page.content()
+        expect(page.locator("#pool")).to_contain_text("Cached")
+
+        page.locator(".icicle").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowLeft")
+        expect(page.locator(".node-line")).to_contain_text("12 tokens at 0 to 12")
+        page.keyboard.press("Enter")
+        expect(page.locator(".node-detail pre")).to_have_text("The sap of a")
+        page.get_by_text("The tree as a table").click()
+        expect(page.locator("#tree tbody tr")).to_have_count(4)
+
+
+def test_requests_are_listed_with_their_timeline_and_latencies(browser, server):
+    asked = server.post("/v1/completions", prompt="Once upon", max_tokens=7).json()
+    with opened(browser, server, "#operations") as page:
+        row = page.locator("#requests tbody tr").first
+        expect(row).to_contain_text("9")
+        button = row.get_by_role("button")
+        assert button.get_attribute("title") == asked["id"]
+        button.click()
+        expect(button).to_have_attribute("aria-pressed", "true")
+        expect(page.locator("#timeline .stage-decode").first).to_be_visible()
+        expect(page.locator("#timeline")).to_contain_text("7 tokens")
+        for id in ("#ttft", "#itl"):
+            expect(page.locator(f"{id} rect").first).to_be_visible()
+            page.locator(id).get_by_text("As a table").click()
+            expect(page.locator(f"{id} tbody tr").nth(5)).to_contain_text("up to")
+
+
+def test_the_theme_and_the_views_are_a_key_away_and_the_theme_is_kept(browser, server):
+    with opened(browser, server, color_scheme="light") as page:
+        page.keyboard.press("o")
+        expect(page.locator("#operations")).to_be_visible()
+        page.keyboard.press("p")
+        expect(page.locator("#playground")).to_be_visible()
+        background = "getComputedStyle(document.body.parentElement).backgroundColor"
+        light = page.evaluate(background)
+        page.keyboard.press("t")
+        page.keyboard.press("t")
+        dark = page.evaluate(background)
+        assert dark != light
+        page.reload()
+        assert page.evaluate(background) == dark
+        page.keyboard.press("?")
+        expect(page.get_by_role("heading", name="Keyboard")).to_be_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.press("/")
+        page.keyboard.type("opt?")
+        expect(page.locator("#message")).to_have_value("opt?")
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_nobody_is_kept_out(browser, server, size):
+    """axe-core finds nothing serious, light or dark, and nothing is wider than the window."""
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
+    # Axe is put into the page, which the page's own policy would forbid.
+    with opened(browser, server, viewport=size, bypass_csp=True) as page:
+        say(page, "Which way?")
+        answered(page, ANSWER)
+        page.locator(".prompt summary").click()
+        expect(page.locator(".prompt pre")).to_be_visible()
+        assert serious(axe, page) == []
+        page.goto(f"{server.url}/ui/#operations")
+        expect(page.locator(".icicle [role=treeitem]").first).to_be_visible()
+        page.locator(".as-table summary").first.click()
+        page.locator(".icicle").focus()
+        page.keyboard.press("End")
+        assert serious(axe, page) == []
+
+
+def serious(axe, page):
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    found = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        violations = axe.run(page).response["violations"]
+        found += [
+            (scheme, each["id"], [node["html"] for node in each["nodes"][:3]])
+            for each in violations
+            if each["impact"] in ("serious", "critical")
+        ]
+    return found
