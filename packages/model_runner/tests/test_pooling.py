@@ -1,6 +1,7 @@
 """Prompts pooled to one vector: as transformers has it, and the same bits however it is run."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from phloem.kernels import available_backends, get_ops
 from phloem.kernels.torch_backend import TorchOps
 from phloem.model_runner import load_model
-from phloem.model_runner.pooling import STATES_AT_ONCE
+from phloem.model_runner.pooling import STATES_AT_ONCE, Pooler
 from phloem.model_runner.sampler import NOT_FINITE
 from phloem.scheduler import PoolingRequest
 
@@ -141,3 +142,26 @@ def test_a_vector_with_nan_fails_its_row_alone(tiny_model, drive):
     result = driver.runner.result(driver.runner.forward(batch))
     assert result.row_errors == {0: NOT_FINITE}
     assert np.isfinite(result.embeddings[1]).all()
+
+
+def test_a_mean_is_summed_in_the_order_of_positions_however_it_is_cut():
+    """States that cancel out: what is left of them is rounding, which depends on the order."""
+    identity = SimpleNamespace(final_states=lambda states: states)
+    rng = np.random.default_rng(1)
+    half = rng.standard_normal((LONG // 2, 64)) * 2.0 ** rng.integers(0, 40, (LONG // 2, 64))
+    half = half.astype(np.float32)
+    states = torch.from_numpy(np.concatenate((half, -rng.permutation(half))))
+
+    def mean(cuts):
+        pooler = Pooler(identity)
+        for start, end in itertools.pairwise([0, *cuts, LONG]):
+            lengths = np.array([end - start], np.int32), np.array([end], np.int32)
+            asked = [PoolingRequest(0, "mean", end == LONG)]
+            rows, starts = np.array([2], np.int32), np.array([0])
+            found = pooler.pool(states[start:end], starts, rows, lengths, asked)
+        return found[0]
+
+    whole = mean(())
+    assert whole.any()
+    for cuts in ((1,), (90,), (13, 64, 65, 179)):
+        assert np.array_equal(mean(cuts), whole)
