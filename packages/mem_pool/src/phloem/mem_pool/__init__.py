@@ -9,7 +9,7 @@ from phloem.mem_pool.cache_miss import CacheMiss, cache_miss
 from phloem.mem_pool.disk_store import DiskStats, DiskStore
 from phloem.mem_pool.errors import IntegrityError, OwnershipError
 from phloem.mem_pool.host_tier import HostTier
-from phloem.mem_pool.lease import Lease, Retention
+from phloem.mem_pool.lease import Brought, Lease, Retention
 from phloem.mem_pool.manager import CacheManager
 from phloem.mem_pool.report import HostReport, Report
 from phloem.mem_pool.rows import RowTable
@@ -30,6 +30,7 @@ from phloem.mem_pool.tree import (
 
 __all__ = [
     "ArrayTransfer",
+    "Brought",
     "CacheManager",
     "CacheMiss",
     "DeviceOnly",

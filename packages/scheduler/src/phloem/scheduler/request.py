@@ -9,8 +9,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from phloem.mem_pool import CacheMiss, Lease, Retention
-from phloem.mem_pool.lease import Brought
+from phloem.mem_pool import Brought, CacheMiss, Lease, Retention
 from phloem.scheduler.guide import Guide
 from phloem.scheduler.ports import PoolingMode, PromptLogprobs, StopMatcher, TopLogprobs
 from phloem.scheduler.sampling import SamplingParams

@@ -85,7 +85,7 @@ def engine_families(
     yield from _counters(counts, _COUNTS, common)
     yield from _counters(grammar, _GRAMMAR_COUNTS, common)
     if "steps" in state:
-        steps = {(): Distribution.of(state["steps"])}
+        steps: dict[tuple[str, ...], Distribution] = {(): Distribution.of(state["steps"])}
         help = "one turn of the scheduler: a model step, and the results of one"
         yield histogram_family("step_time_seconds", help, common, (), steps)
 
