@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 import time
@@ -23,14 +24,15 @@ def start(tmp_path, monkeypatch):
     started = []
     with private_endpoints() as endpoints:
 
-        def start(code, died=lambda sentence: None):
+        def start(code, died=lambda sentence: None, log_format="text"):
             (tmp_path / f"{MODULE}.py").write_text(
                 "import os, signal, sys, threading\n"
                 "from pathlib import Path\n"
                 "from phloem.server.children import enter_child\n"
                 f"def main():\n    config = enter_child('test')\n    {code}\n"
             )
-            config = ChildConfig(ServerArgs(page_size=2), "x", endpoints, "info", time.monotonic())
+            args, now = ServerArgs(page_size=2), time.monotonic()
+            config = ChildConfig(args, "x", endpoints, "info", now, log_format)
             started.append(Child("test", MODULE, config, died))
             return started[-1], Path(endpoints.folder)
 
@@ -63,6 +65,15 @@ def test_its_death_is_told_with_the_cause(start, code, cause):
     start(code, deaths)
     assert deaths.heard.wait(30)
     assert deaths == [f"the test process died ({cause})"]
+
+
+def test_its_log_has_the_format_that_it_was_told_of(start, capfd):
+    deaths = Deaths()
+    log = "import logging; logging.getLogger('x').warning('said')"
+    start(f"{log}; sys.exit(3)", deaths, log_format="json")
+    assert deaths.heard.wait(30)
+    line = json.loads(capfd.readouterr().err)
+    assert (line["process"], line["logger"], line["message"]) == ("test", "x", "said")
 
 
 def test_it_ends_when_its_input_does_and_nobody_is_told(start):

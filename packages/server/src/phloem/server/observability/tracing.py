@@ -181,7 +181,10 @@ def _provider(endpoint: str) -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    resource = Resource.create({"service.name": "phloem"})
+    resource = Resource.create()
+    if str(resource.attributes["service.name"]).startswith("unknown_service"):
+        # The library's variables have said nothing.
+        resource = resource.merge(Resource({"service.name": "phloem"}))
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint, timeout=_SECONDS_TO_EXPORT)
     provider.add_span_processor(BatchSpanProcessor(exporter))
