@@ -19,6 +19,7 @@ from phloem.server.messages import (
     Load,
     Reply,
     TextOptions,
+    Thinking,
 )
 from phloem.server.scheduler_process import SchedulerService
 from phloem.server.wiring import build
@@ -96,9 +97,10 @@ def test_a_step_is_one_batch_with_news_of_every_request(script):
 
 
 def test_only_the_first_news_has_the_options_for_the_text(harness):
-    harness.send(Generate("r", [5], {**GREEDY, "stop": ["a", "b"]}, skip_special_tokens=False))
+    params = {**GREEDY, "stop": ["a", "b"]}
+    harness.send(Generate("r", [5], params, skip_special_tokens=False, shown_ids=[3]))
     news = [n for batch in harness.run() for n in batch]
-    assert news[0].options == TextOptions(["a", "b"], False)
+    assert news[0].options == TextOptions(["a", "b"], False, shown_ids=[3])
     assert [n.options for n in news[1:]] == [None] * (len(news) - 1)
     assert news[-1].finish.type == "stop"
 
@@ -115,6 +117,13 @@ def test_what_slips_past_the_front_end_is_refused_and_others_go_on(harness, prom
     assert says in bad.finish.message
     assert bad.options is not None
     assert [t for n in news if n.rid == "good" for t in n.token_ids][:3] == [10, 11, 12]
+
+
+def test_reasoning_alone_is_bound_without_a_grammar(harness):
+    use = ConstraintUse("", thinking=Thinking([7, 8], 2))
+    harness.send(Generate("r", [5], GREEDY, constraint=use))
+    tokens = [t for batch in harness.run() for n in batch for t in n.token_ids]
+    assert tokens[:4] == [10, 11, 7, 8]
 
 
 def test_an_id_in_use_harms_only_the_second_request(harness):

@@ -21,6 +21,7 @@ from phloem.server.messages import (
     Reply,
     TextBatch,
     TextNews,
+    Thinking,
 )
 from phloem.server.tokenizer_manager import TokenizerManager
 
@@ -82,6 +83,15 @@ def test_a_constraint_is_sent_once_while_requests_name_it_and_forgotten_after_th
     assert sent[-1] == Forget(["k"])
     manager.start(replace(asked("c"), constraint=compiled))
     assert sent[-2] == load
+
+
+def test_reasoning_alone_is_bound_without_anything_that_is_sent_before(manager, sent):
+    use = ConstraintUse("", thinking=Thinking([7], 3))
+    bound = CompiledConstraint(None, use)
+    manager.start(replace(asked("a"), constraint=bound, shown_ids=(3, 4)))
+    manager.take(news("x", "stop", "a"))
+    (message,) = sent
+    assert (message.constraint, message.shown_ids) == (use, [3, 4])
 
 
 def test_how_long_and_how_much_of_a_prompt_is_retained_is_sent_along(manager, sent):

@@ -47,15 +47,14 @@ class ChatTemplate:
             ValueError: for messages that are malformed (naming their index) or that the template
                 refuses, and for a template that is broken.
         """
-        checked = check_messages(messages)
+        ours = {
+            "messages": check_messages(messages),
+            "add_generation_prompt": add_generation_prompt,
+            "tools": tools,
+            "documents": None,
+        }
         try:
-            return self._compiled.render(
-                **dict(variables or {}) | self._special_tokens,
-                messages=checked,
-                add_generation_prompt=add_generation_prompt,
-                tools=tools,
-                documents=None,
-            )
+            return self._compiled.render({**(variables or {}), **self._special_tokens, **ours})
         except Exception as error:  # the template is a program of others: it may raise anything
             raise ValueError(
                 f"the model's chat template failed on these messages ({error}): check the roles "
