@@ -47,6 +47,17 @@ def test_a_chat_has_the_tokens_that_its_answer_counts(server):
     assert text == "[user]Hi[assistant]"
 
 
+def test_a_chat_may_be_rendered_as_a_request_says(server):
+    def text(messages, **fields):
+        answer = server.post("/tokenize", messages=messages, **fields)
+        assert answer.status_code == 200, answer.text
+        return server.post("/detokenize", tokens=answer.json()["tokens"]).json()["text"]
+
+    assert text(MESSAGES, add_generation_prompt=False) == "[user]Hi"
+    begun = [*MESSAGES, {"role": "assistant", "content": "Well"}]
+    assert text(begun, continue_final_message=True) == "[user]Hi[assistant]Well"
+
+
 def test_special_tokens_are_left_out_unless_asked_for(server):
     tokens = [*server.post("/tokenize", prompt="a").json()["tokens"], 0]
     assert server.post("/detokenize", tokens=tokens).json()["text"] == "a"
@@ -70,6 +81,8 @@ def test_a_long_text_is_counted_though_no_model_could_take_it(server):
         ("/tokenize", {"prompt": "a", "messages": MESSAGES}, "prompt", "either"),
         ("/tokenize", {"prompt": 3}, "prompt", "type"),
         ("/tokenize", {"prompt": "a", "tools": []}, "tools", "messages"),
+        ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt", ""),
+        ("/tokenize", {"messages": MESSAGES, "chat_template": "x"}, "chat_template", "trust"),
         ("/tokenize", {"messages": []}, "messages", "empty"),
         ("/tokenize", {"messages": MESSAGES, "add_special_tokens": True}, "add_special_tokens", ""),
         ("/tokenize", {"prompt": "a" * 1_000_001}, "prompt", "1000001 characters"),

@@ -46,12 +46,28 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     """A chat instead of a prompt, which the model's chat template makes into one."""
     tools: list[ToolSpec] | None = None
     """That the chat shows to the model."""
+    chat_template: str | None = None
+    """This and the next ones are as in chats: see `phloem.server.http.chat_protocol`."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    reasoning_effort: str | None = None
     model: str | None = None
     add_special_tokens: bool | None = None
     """Those that the model wants around a text; by default they are added, as to any prompt. A chat
     template writes all of them itself."""
     return_token_strs: bool | None = None
     """Whether the vocabulary's own spelling of each token comes too."""
+
+
+_OF_CHATS = (
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+    "reasoning_effort",
+)
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
@@ -87,8 +103,9 @@ def add_tokenization(app: FastAPI, service: Service) -> None:
             raise ApiError("give either prompt or messages", param="prompt")
         if given.prompt is None:
             return await _of_chat(service, request, given)
-        if given.tools is not None:
-            raise ApiError("tools need messages, which show them to the model", param="tools")
+        for name in _OF_CHATS:
+            if getattr(given, name) is not None:
+                raise ApiError(f"{name} needs messages, and a prompt is given", param=name)
         size = text_size(given.prompt)
         _check_size(given.prompt, size, MAX_CHARACTERS, "characters", "prompt")
         return await worked(size, _tokenized, service, given, given.prompt)
@@ -113,8 +130,9 @@ async def _of_chat(service: Service, request: Request, given: TokenizeRequest) -
             "leave it out",
             param="add_special_tokens",
         )
-    assert given.messages is not None, "the caller has looked"
-    chat = ChatRequest(messages=given.messages, tools=given.tools)
+    chat = ChatRequest(
+        messages=given.messages, **{name: getattr(given, name) for name in _OF_CHATS}
+    )
     prepared = await prepare_chat(service, chat, caller_of(request))
     ids = prepared.requests[0].prompt_ids
     body = await apart(len(ids), _body, service, given, [list(ids)], True)
