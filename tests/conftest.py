@@ -162,8 +162,12 @@ class LoopFrontend:
         self.running[request.rid] = stream = LoopStream(self, request, news)
         return stream
 
-    def abort(self, rid):
-        rids = [r for r in self.running if rid in (None, r)]
+    def abort(self, rid, tenant=None):
+        rids = [
+            r
+            for r, stream in self.running.items()
+            if rid in (None, r) and tenant in (None, stream.request.tenant)
+        ]
         self.driver.abort(rids)
         return len(rids)
 
@@ -222,6 +226,7 @@ class LoopStream:
         from phloem.server.output_text import OutputText
 
         self._frontend, self._rid, self._news = frontend, request.rid, news
+        self.request = request
         self._text = OutputText(
             frontend.tokenizer,
             request.params.stop,

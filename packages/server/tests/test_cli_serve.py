@@ -5,14 +5,14 @@ from itertools import pairwise
 
 import pytest
 
-from phloem.server.background import _flags
+from phloem.server.background import _flags, _secrets
 from phloem.server.config import ServerArgs
 from phloem.server.http_config import HttpArgs
 
 
 def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
     out = phloem("serve", "--help").out
-    groups = ("Engine", "Memory", "Scheduling", "Grammar", "HTTP")
+    groups = ("Engine", "Memory", "Scheduling", "Grammar", "HTTP", "Access", "Connections")
     titles = [f"{group} options:" for group in groups]
     starts = [out.index(title) for title in [*titles, "Other options:"]]
     assert starts == sorted(starts)
@@ -41,12 +41,37 @@ def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
         (["--served-model-name", ""], "served_model_name is empty"),
         (["--drain-seconds", "-1"], "drain_seconds -1 is no time to wait"),
         (["--log-level", "odd"], "--log-level"),
+        (["--api-keys-file", "./no-keys"], "the keys file no-keys cannot be read"),
+        (["--admin-api-key", "a b"], "visible ASCII"),
+        (["--api-key", "x", "--admin-api-key", "x"], "key-1 and admin are the same"),
+        (["--share-cache-between-keys"], "between which nothing is apart"),
+        (["--metrics-access", "admin"], "without an admin_api_key"),
+        (["--rate-limit-requests", "0"], "rate_limit_requests 0 lets nobody in"),
+        (["--max-concurrent-per-key", "-1"], "max_concurrent_per_key -1 lets nobody in"),
+        (["--cors-origin", "https://a.org/page"], "is no origin"),
+        (["--ssl-keyfile", "k"], "ssl_keyfile was given without an ssl_certfile"),
+        (["--ssl-ca-certs", "c"], "ssl_ca_certs was given without an ssl_certfile"),
+        (["--ssl-client-certs", "optional"], "was given without ssl_ca_certs"),
+        (["--ssl-certfile", "c", "--grpc-port", "0"], "gRPC has no TLS here"),
+        (["--ssl-certfile", "./no-cert"], "ssl_certfile ./no-cert cannot be read"),
+        (["--max-connections", "0"], "max_connections 0 lets nobody in"),
+        (["--max-request-bytes", "0"], "max_request_bytes 0 lets nobody in"),
+        (["--header-timeout", "nan"], "header_timeout nan is no time to wait"),
+        (["--body-timeout", "0"], "body_timeout 0 is no time to wait"),
         (["--model", "./nothing-here"], "There is no file or folder"),
     ],
 )
 def test_bad_options_end_with_2_and_their_sentence(phloem, flags, says):
     done = phloem("serve", *flags)
     assert (done.code, says in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("tier", [("--host-cache-gb", "1"), ("--disk-cache", "folder")])
+def test_a_tier_below_a_cache_that_is_off_is_refused_before_any_model_is_read(phloem, tier):
+    """Case CL-01."""
+    done = phloem("serve", "--model", "./nothing-here", "--disable-radix-cache", *tier)
+    assert (done.code, "leave one of them" in done.err) == (2, True)
+    assert "nothing-here" not in done.err
 
 
 def test_options_become_the_flags_that_say_the_same():
@@ -58,3 +83,17 @@ def test_options_become_the_flags_that_say_the_same():
         *("--no-enable-overlap", "--random-seed", "0"),
     ]
     assert _flags(HttpArgs(port=0)) == ["--port", "0"]
+
+
+def test_keys_go_to_a_server_by_its_environment_and_are_never_shown():
+    http = HttpArgs(port=0, api_key=("one", "two"), admin_api_key="boss", cors_origin=("*",))
+    assert _flags(http) == ["--port", "0", "--cors-origin", "*"]
+    assert _secrets(http) == {"PHLOEM_API_KEYS": "one two", "PHLOEM_ADMIN_API_KEY": "boss"}
+    assert not {"one", "boss"} & set(repr(http).replace("'", " ").split())
+
+
+def test_a_server_takes_its_keys_from_the_environment(phloem, monkeypatch):
+    monkeypatch.setenv("PHLOEM_API_KEYS", "one two")
+    monkeypatch.setenv("PHLOEM_ADMIN_API_KEY", "two")
+    done = phloem("serve")
+    assert (done.code, "key-2 and admin are the same" in done.err) == (2, True)

@@ -28,6 +28,7 @@ from phloem.server.cli.session import (
     write_out,
 )
 from phloem.server.config import ServerArgs
+from phloem.server.guarded_server import guard_of
 from phloem.server.http_config import HttpArgs
 from phloem.server.launch import StartupError
 from phloem.server.located_model import LocatedModel, locate_model
@@ -50,7 +51,8 @@ def run_demo(console: Console, *, model: str, port: int, once: bool) -> list[str
         located = _model_here(console, model)
         laps.lap("find the model")
         asking = _Asking(console, once)
-        status = serve(located, HttpArgs(port=port, log_level="warning"), asking.hear, laps)
+        http = HttpArgs(port=port, log_level="warning")
+        status = serve(located, http, guard_of(http, asking.hear), asking.hear, laps)
     except (ValueError, StartupError) as error:
         return [str(error)]
     problems = asking.outcome()

@@ -143,8 +143,8 @@ class Frontend(Protocol):
         """
         ...
 
-    def abort(self, rid: str | None) -> int:
-        """End one request, or all (None); how many were running."""
+    def abort(self, rid: str | None, tenant: str | None = None) -> int:
+        """End one request, or all (None), of one tenant, or of all (None); how many there were."""
         ...
 
     async def ping(self, timeout: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from dataclasses import dataclass
 
 from phloem.server.config import check_choices, check_types, option
@@ -12,7 +13,8 @@ from phloem.server.observability.logs import FORMATS as LOG_FORMATS
 from phloem.server.observability.tracing import check_tracing
 from phloem.server.parsers.registry import REASONING_PARSERS, TOOL_CALL_PARSERS
 
-HTTP = "HTTP"
+HTTP, ACCESS, CONNECTIONS = "HTTP", "Access", "Connections"
+METRICS_ACCESS = ("key", "admin", "open")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -78,8 +80,79 @@ class HttpArgs:
         5.0, "how long running requests may go on after a first Ctrl-C or SIGTERM", group=HTTP
     )
 
+    api_key: tuple[str, ...] = option(
+        (),
+        "key that callers must have; may be given several times; none: everybody is trusted",
+        group=ACCESS,
+        secret_env="PHLOEM_API_KEYS",
+    )
+    api_keys_file: str | None = option(
+        None, "file with the hashes of more keys, which `phloem keys` makes", group=ACCESS
+    )
+    admin_api_key: str | None = option(
+        None,
+        "key for what concerns all callers: flushing the cache, pausing, ending all requests",
+        group=ACCESS,
+        secret_env="PHLOEM_ADMIN_API_KEY",
+    )
+    metrics_access: str = option(
+        "key", "who may read /metrics; open: everybody", group=ACCESS, choices=METRICS_ACCESS
+    )
+    share_cache_between_keys: bool = option(
+        False,
+        "let callers find prefixes that others have cached; how fast an answer comes then tells "
+        "what others have asked",
+        group=ACCESS,
+    )
+    rate_limit_requests: int | None = option(
+        None, "sequences a minute that each key may ask for", group=ACCESS
+    )
+    rate_limit_tokens: int | None = option(
+        None, "tokens a minute for each key, of prompts and outputs together", group=ACCESS
+    )
+    max_concurrent_per_key: int | None = option(
+        None, "sequences that each key may have at a time", group=ACCESS
+    )
+    cors_origin: tuple[str, ...] = option(
+        (),
+        "origin whose pages may read answers in a browser, such as https://example.org; may be "
+        "given several times; *: all",
+        group=ACCESS,
+    )
+    ssl_certfile: str | None = option(
+        None, "certificate (PEM) for TLS; none: plain HTTP", group=CONNECTIONS
+    )
+    ssl_keyfile: str | None = option(
+        None, "its private key; none: it is in the same file", group=CONNECTIONS
+    )
+    ssl_ca_certs: str | None = option(
+        None,
+        "certificates (PEM) of who vouches for clients, which then show theirs",
+        group=CONNECTIONS,
+    )
+    ssl_client_certs: str = option(
+        "required",
+        "whether a client must show a certificate, where there are ssl_ca_certs",
+        group=CONNECTIONS,
+        choices=("required", "optional"),
+    )
+    max_request_bytes: int = option(
+        16 << 20, "bytes that a request's body may have", group=CONNECTIONS
+    )
+    max_connections: int = option(
+        4096,
+        "connections at a time; for more, those that ask nothing are closed, else they get a 503",
+        group=CONNECTIONS,
+    )
+    header_timeout: float = option(
+        10.0, "seconds in which the headers of a request must arrive", group=CONNECTIONS
+    )
+    body_timeout: float = option(60.0, "the same for its body", group=CONNECTIONS)
+
     def __post_init__(self) -> None:
         check_types(self)
+        self._check_access()
+        self._check_connections()
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port {self.port} is no port: use one from 0 to {2**16 - 1}")
         self._check_grpc()
@@ -106,3 +179,55 @@ class HttpArgs:
                 f"grpc_port is {port}, and the libraries for gRPC are not installed: "
                 "pip install 'phloem-server[grpc]', or leave out --grpc-port"
             )
+
+    def _check_access(self) -> None:
+        for name in ("rate_limit_requests", "rate_limit_tokens", "max_concurrent_per_key"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} {limit} lets nobody in: give 1 or more, or leave it out")
+        for origin in self.cors_origin:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"cors_origin {origin!r} is no origin: give scheme and host, such as "
+                    "https://example.org, without a path, or *"
+                )
+        keyed = self.api_key or self.api_keys_file is not None
+        if self.share_cache_between_keys and not keyed:
+            raise ValueError(
+                "share_cache_between_keys was given without keys, between which nothing is apart: "
+                "give an api_key or an api_keys_file, or leave it out"
+            )
+        if self.metrics_access == "admin" and self.admin_api_key is None:
+            raise ValueError(
+                "metrics_access admin was given without an admin_api_key, so that nobody could "
+                "read them: give one"
+            )
+
+    def _check_connections(self) -> None:
+        for name in ("ssl_keyfile", "ssl_ca_certs"):
+            if getattr(self, name) is not None and self.ssl_certfile is None:
+                raise ValueError(
+                    f"{name} was given without an ssl_certfile, so that there is no TLS: give the "
+                    "server's certificate too"
+                )
+        if self.ssl_certfile is not None and self.grpc_port is not None:
+            raise ValueError(
+                "ssl_certfile and grpc_port were given together, but gRPC has no TLS here, so that "
+                "keys would travel in the clear: leave out one of them"
+            )
+        if self.ssl_client_certs == "optional" and self.ssl_ca_certs is None:
+            raise ValueError(
+                "ssl_client_certs optional was given without ssl_ca_certs, so that no client is "
+                "asked for a certificate: give them, or leave it out"
+            )
+        for name in ("max_request_bytes", "max_connections"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} lets nobody in: give 1 or more")
+        for name in ("header_timeout", "body_timeout"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"{name} {getattr(self, name):g} is no time to wait: give more than 0 seconds"
+                )
+
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")

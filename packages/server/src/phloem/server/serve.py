@@ -20,8 +20,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from phloem.server.background import SERVING
+from phloem.server.guarded_server import Guard, GuardedServer
 from phloem.server.http import create_app
-from phloem.server.http.app import MAX_BODY_BYTES
 from phloem.server.http.chat_setup import chat_options
 from phloem.server.http_config import HttpArgs
 from phloem.server.launch import RunningEngine, StartupError, launched
@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 __all__ = ["SERVING", "Say", "serve"]
 
 
-def serve(model: LocatedModel, http: HttpArgs, say: Say, laps: Laps) -> int:
+def serve(model: LocatedModel, http: HttpArgs, guard: Guard, say: Say, laps: Laps) -> int:
     """Serve until a signal or a dead process ends it; returns the exit status.
 
     `laps` has measured the start so far; the whole of it is said when the server is ready.
@@ -63,7 +63,9 @@ def serve(model: LocatedModel, http: HttpArgs, say: Say, laps: Laps) -> int:
         _bound_socket(http) as listener,
         _new_loop() as loop,
     ):
-        return loop.run_until_complete(_Serving(model, http, listener, say, laps, seen).run())
+        return loop.run_until_complete(
+            _Serving(model, http, guard, listener, say, laps, seen).run()
+        )
 
 
 class _Serving:
@@ -73,6 +75,7 @@ class _Serving:
         self,
         model: LocatedModel,
         http: HttpArgs,
+        guard: Guard,
         listener: socket.socket,
         say: Say,
         laps: Laps,
@@ -86,6 +89,7 @@ class _Serving:
         self._observation = observation
         self._name = http.served_model_name or model.name
         self._chat = chat_options(http)
+        self._guard = guard
         self._on_signal: Callable[[], object] = lambda: None
         self._drain: asyncio.Task[None] | None = None
         """Since the first signal."""
@@ -128,6 +132,10 @@ class _Serving:
             options=asdict(self._model.args),
             observation=self._observation,
             strict_fields=self._http.strict_fields,
+            max_body_bytes=self._http.max_request_bytes,
+            access=self._guard.access,
+            limiter=self._guard.limiter,
+            cors_origins=self._http.cors_origin,
         )
 
     @asynccontextmanager
@@ -139,7 +147,7 @@ class _Serving:
         # Imported here: gRPC is an extra.
         from phloem.server.grpc.server import grpc_server
 
-        async with grpc_server(app, http.host, http.grpc_port, MAX_BODY_BYTES) as server:
+        async with grpc_server(app, http.host, http.grpc_port, http.max_request_bytes) as server:
             yield server
 
     def _server(self, app: ASGIApp) -> uvicorn.Server:
@@ -154,7 +162,7 @@ class _Serving:
             lifespan="off",
             timeout_graceful_shutdown=_SECONDS_TO_CLOSE,
         )
-        return _Uvicorn(config)
+        return GuardedServer(config, self._guard)
 
     def _end_soon(self, server: uvicorn.Server, manager: TokenizerManager) -> None:
         loop = asyncio.get_running_loop()
@@ -182,20 +190,12 @@ class _Serving:
         host, port = self._http.host, self._listener.getsockname()[1]
         if self._grpc is not None:
             self._say(f"gRPC at {_address(host, self._grpc.port)}")
-        self._say(f"{SERVING} {self._name} at http://{_address(host, port)}")
+        scheme = "http" if self._guard.tls is None else "https"
+        self._say(f"{SERVING} {self._name} at {scheme}://{_address(host, port)}")
 
 
 def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-class _Uvicorn(uvicorn.Server):
-    """Without its own signal handlers, which would raise the signal again at the end."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals as they are."""
-        yield
 
 
 def _let_end(server: uvicorn.Server) -> None:

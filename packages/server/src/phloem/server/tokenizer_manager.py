@@ -54,7 +54,9 @@ Failure = Callable[[], ServiceUnavailable]
 class RequestStream:
     """The news of one request; implements `NewsStream`. One task reads it."""
 
-    def __init__(self, abort: Callable[[], None]) -> None:
+    def __init__(self, abort: Callable[[], None], tenant: str | None = None) -> None:
+        self.tenant = tenant
+        """For whom it is."""
         self._abort = abort
         self._news: deque[TextNews] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -177,13 +179,20 @@ class TokenizerManager:
             list(request.shown_ids),
         )
         self._scheduler.send(message)
-        stream = self._streams[rid] = RequestStream(partial(self._send_abort, [rid]))
+        stream = self._streams[rid] = RequestStream(
+            partial(self._send_abort, [rid]), request.tenant
+        )
         return stream
 
-    def abort(self, rid: str | None) -> int:
-        """End one request, or all (None); how many were running."""
+    def abort(self, rid: str | None, tenant: str | None = None) -> int:
+        """End one request or all, as `Frontend` says; how many were running."""
         named = list(self._streams) if rid is None else [rid] if rid in self._streams else []
-        running = [r for r in named if not self._streams[r].closed]
+        streams = {r: self._streams[r] for r in named}
+        running = [
+            r
+            for r, stream in streams.items()
+            if not stream.closed and tenant in (None, stream.tenant)
+        ]
         if running:
             self._send_abort(running)
         return len(running)

@@ -31,16 +31,18 @@ def command(ctx: click.Context, engine_args: dict[str, Any], http_args: dict[str
     with usage_errors():
         args, http = ServerArgs(**engine_args), HttpArgs(**http_args)
         # Imported here: help and bad options need not wait for it.
+        from phloem.server.guarded_server import guard_of
         from phloem.server.launch import StartupError
         from phloem.server.located_model import locate_model
         from phloem.server.serve import serve
 
         laps.lap("import the server")
+        guard = guard_of(http, lambda line: console.print(f"Warning: {line}", markup=False))
         with model_progress(console) as progress:
             model = locate_model(args, progress)
         laps.lap("find the model")
         try:
-            status = serve(model, http, lambda line: console.print(line, markup=False), laps)
+            status = serve(model, http, guard, lambda line: console.print(line, markup=False), laps)
         except StartupError as error:
             raise click.ClickException(str(error)) from error
     ctx.exit(status)

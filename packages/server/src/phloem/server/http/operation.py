@@ -14,12 +14,14 @@ from starlette.responses import Response
 
 from phloem.scheduler import checked_seconds
 from phloem.server.frontend import SHUTTING_DOWN, Frontend, ServiceUnavailable
+from phloem.server.http.auth import admin_wanted
 from phloem.server.http.body import checked, read_json
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response, refusing
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.prepare import ANSWER_IDS, sequence_id
 from phloem.server.http.protocol import MAX_SEQUENCES
+from phloem.server.http.tenancy import caller_of
 
 
 class AbortRequest(msgspec.Struct, kw_only=True):
@@ -68,6 +70,8 @@ def operation_router(
 
 def _add_health(router: APIRouter, frontend: Frontend, timeout: float) -> None:
     @router.head("/health", include_in_schema=False)
+    @router.head("/ping", include_in_schema=False)
+    @router.get("/ping", include_in_schema=False)
     @router.get("/health")
     async def health() -> Response:
         """200 where the scheduler's loop answers, else 503."""
@@ -106,12 +110,16 @@ def _add_reports(
     timeout: float,
 ) -> None:
     @router.get("/server_info")
-    async def server_info() -> Response:
-        """Version, limits, options and what the scheduler is doing."""
+    async def server_info(request: Request) -> Response:
+        """Version, limits and what the scheduler is doing; for the admin key the options too."""
         limits = msgspec.structs.asdict(frontend.limits)
         state = await _state(frontend, timeout)
         grammar = frontend.grammar.stats()
-        return json_response({"limits": limits, "state": state, "grammar": grammar, **info})
+        shown = {"limits": limits, "state": state, "grammar": grammar, **info}
+        if not caller_of(request).admin:
+            # They have paths and names of the machine.
+            shown.pop("options", None)
+        return json_response(shown)
 
     @router.get("/metrics")
     async def read_metrics() -> Response:
@@ -129,11 +137,18 @@ def _add_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> 
 
     @router.post("/abort_request", openapi_extra=body_of(AbortRequest))
     async def abort_request(request: Request) -> Response:
-        """End one sequence or one answer by its id, or all; one that has ended is no error."""
+        """End one sequence or one answer by its id; one that has ended is no error, nor is one of
+        another key, which goes on. The admin key may end those of all, and all at once.
+        """
         given = checked(await read_json(request, max_body_bytes), AbortRequest, {}, ())
         if (given.rid is None) == (not given.abort_all):
             raise ApiError("give either rid or abort_all: true", param="rid")
-        return json_response({"aborted": sum(map(frontend.abort, _rids(given.rid)))})
+        caller = caller_of(request)
+        if given.abort_all and not caller.admin:
+            raise admin_wanted("abort_all")
+        tenant = None if caller.admin else caller.tenant
+        aborted = [frontend.abort(rid, tenant) for rid in _rids(given.rid)]
+        return json_response({"aborted": sum(aborted)})
 
     @router.post("/pause_generation", openapi_extra=body_of(PauseRequest))
     async def pause_generation(request: Request) -> Response:

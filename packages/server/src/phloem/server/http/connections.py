@@ -1,0 +1,222 @@
+"""Connections and their patience: how many there may be, and how long a client may take to ask.
+
+Owns the limits that protect other clients from connections that say nothing, or say it slowly:
+each costs a file descriptor and memory, and Uvicorn waits for them for ever. What a connection
+carries once its request has arrived is not looked at here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from phloem.server.http.errors import ApiError
+from phloem.server.http.request_id import HEADER, request_id_of
+
+MAX_HEAD_BYTES = 64 << 10
+"""Of a request's first line and headers; beyond, those of one read."""
+_OVERHEAD = 2
+"""What a body may take on the wire, in sizes of what it may have: chunks have lengths."""
+
+Stage = Literal["head", "body", "answer"]
+"""Whether a connection waits for a request's headers, its body, or for its answer."""
+
+_SLOW = ApiError("the request did not arrive in time: send it faster, or less", 408, code="timeout")
+_LARGE_HEAD = ApiError(
+    f"the headers have more than {MAX_HEAD_BYTES} bytes, which is the limit here",
+    431,
+    code="headers_too_large",
+)
+_LARGE_BODY = ApiError("the body is larger than the limit here", 413, code="request_too_large")
+_FULL = ApiError(
+    "the server has as many connections as it may: try again later, or use fewer",
+    503,
+    code="overloaded",
+    retry_after=1,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Limits of one server's connections; times in seconds."""
+
+    connections: int = 4096
+    """At a time; for one more, another that waits for its client is closed, or it gets a 503."""
+    header_timeout: float = 10.0
+    """From the first byte, or without any, to the end of the headers."""
+    body_timeout: float = 60.0
+    """From there to the end of the body."""
+    body_bytes: int = 16 << 20
+
+
+class Connections:
+    """All connections of a server; used in its event loop."""
+
+    def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._all: set[Connection] = set()
+        # In order of their deadlines, since all of one dict wait equally long.
+        self._heads: dict[Connection, float] = {}
+        self._bodies: dict[Connection, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def enter(self, connection: Connection) -> bool:
+        """Take a new one in; whether it may ask for anything but a refusal."""
+        fits = len(self._all) < self.limits.connections
+        if not fits and self._heads:
+            # Who waited for longest without asking makes room.
+            next(iter(self._heads)).cut()
+            fits = True
+        self._all.add(connection)
+        self.wait(connection, "head")
+        return fits
+
+    def leave(self, connection: Connection) -> None:
+        """Forget one."""
+        self._all.discard(connection)
+        self._heads.pop(connection, None)
+        self._bodies.pop(connection, None)
+
+    def wait(self, connection: Connection, stage: Stage) -> None:
+        """Begin to wait for what `stage` says."""
+        self._heads.pop(connection, None)
+        self._bodies.pop(connection, None)
+        if stage == "head":
+            self._heads[connection] = self._clock() + self.limits.header_timeout
+        elif stage == "body":
+            self._bodies[connection] = self._clock() + self.limits.body_timeout
+
+    def sweep(self) -> None:
+        """End the waits that have been too long."""
+        now = self._clock()
+        for waiting in (self._heads, self._bodies):
+            late = []
+            for connection, deadline in waiting.items():
+                if deadline > now:
+                    break
+                late.append(connection)
+            for connection in late:
+                connection.expire()
+
+
+class Connection(HttpToolsProtocol):
+    """One connection, as Uvicorn serves it, within the limits of `guard`."""
+
+    def __init__(self, guard: Connections, **options: Any) -> None:
+        super().__init__(**options)
+        self._guard = guard
+        self._stage: Stage = "head"
+        self._in_head = False
+        """Between the first byte of a request and the end of its headers."""
+        self._bytes = 0
+        """Read of what the stage waits for."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        if not self._guard.enter(self):
+            self.app = _refuse
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Free what it took."""
+        self._guard.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what a client sent."""
+        before, was_in_head = self._stage, self._in_head
+        super().data_received(data)
+        if self._in_head:
+            if not was_in_head:
+                self._bytes = 0
+                if self._stage == "head":
+                    self._guard.wait(self, "head")
+            else:
+                self._bytes += len(data)
+                if self._bytes > MAX_HEAD_BYTES:
+                    self._end(_LARGE_HEAD)
+        elif before == self._stage == "body":
+            self._bytes += len(data)
+            if self._bytes > _OVERHEAD * self._guard.limits.body_bytes + MAX_HEAD_BYTES:
+                self._end(_LARGE_BODY)
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request is there."""
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """The headers are there."""
+        self._in_head = False
+        self._bytes = 0
+        super().on_headers_complete()
+        self._enter("body")
+
+    def on_message_complete(self) -> None:
+        """The body is there."""
+        super().on_message_complete()
+        self._enter("head" if self.cycle.response_complete else "answer")
+
+    def on_response_complete(self) -> None:
+        """An answer is sent; with pipelining, others may follow."""
+        super().on_response_complete()
+        if self._stage == "answer" and self.cycle.response_complete:
+            self._enter("head")
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that what came is no HTTP."""
+        self._end(ApiError("the request is no valid HTTP", code="invalid_http"))
+
+    def expire(self) -> None:
+        """End a wait that was too long, unless it is the server that does not read."""
+        if self._stage == "body" and self.flow.read_paused:
+            self._enter("body")
+        elif self._stage == "head" and not self._in_head:
+            self.cut()
+        else:
+            self._end(_SLOW)
+
+    def cut(self) -> None:
+        """Close it without a word."""
+        self._guard.leave(self)
+        self.transport.abort()
+
+    def _enter(self, stage: Stage) -> None:
+        self._stage = stage
+        self._guard.wait(self, stage)
+
+    def _end(self, error: ApiError) -> None:
+        """Close it, with an answer where none has begun."""
+        self._guard.leave(self)
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or not cycle.response_started:
+            self.transport.write(_raw(error))
+        self.transport.close()
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    response = _closing(_FULL, scope["headers"])
+    await response(scope, receive, send)
+
+
+def _closing(error: ApiError, asked: list[tuple[bytes, bytes]]) -> Response:
+    response = error.response()
+    response.headers["Connection"] = "close"
+    response.headers[HEADER.decode()] = request_id_of(asked)
+    return response
+
+
+def _raw(error: ApiError) -> bytes:
+    """The same for who has sent no request, as bytes."""
+    response = _closing(error, [])
+    head = b"".join(b"%s: %s\r\n" % header for header in response.raw_headers)
+    return b"%s%s\r\n%s" % (STATUS_LINE[error.status], head, msgspec.json.encode(error.body()))
