@@ -30,6 +30,7 @@ from phloem.scheduler.ports import (
 )
 from phloem.scheduler.request import (
     FinishReason,
+    Mark,
     Request,
     RequestOutput,
     Status,
@@ -55,6 +56,7 @@ __all__ = [
     "EventLoop",
     "FinishReason",
     "Logprobs",
+    "Mark",
     "ModelWorkerBatch",
     "News",
     "NormalLoop",

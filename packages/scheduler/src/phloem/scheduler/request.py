@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,23 @@ class Timings:
     finished: float | None = None
 
 
+MOST_MARKS = 64
+"""Of one request; what comes after these is not told."""
+
+
+class Mark(NamedTuple):
+    """Something that happened to a request on its way."""
+
+    kind: str
+    """"chunk": a step that computes a part of its prompt went out; "taken_back": its memory was
+    taken, and it waits again.
+    """
+    at: float
+    """Seconds of the scheduler's clock."""
+    tokens: int
+    """That the step computes; 0 where it was taken back."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
     """News of one request: the tokens of a step, and how it ended if it did."""
@@ -88,6 +106,8 @@ class RequestOutput:
     """Of the cached tokens those that were not on the device; None: none."""
     embedding: npt.NDArray[np.float32] | None = None
     """`[hidden]`, with the end of a request whose prompt is pooled; see `PoolingMode`."""
+    marks: tuple[Mark, ...] = ()
+    """With the end of a request."""
 
 
 class _Count:
@@ -169,6 +189,8 @@ class Request:
     admitted: float | None = None
     first_token: float | None = None
     finished: float | None = None
+    marks: list[Mark] = field(default_factory=list)
+    """The first `MOST_MARKS`."""
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     prompt_logprobs_next: int | None = None
     """The first prompt position whose logprob is still to be computed; None: none is."""
@@ -248,6 +270,11 @@ class Request:
         self.storage[n] = token
         self.num_tokens = n + 1
 
+    def mark(self, kind: str, at: float, tokens: int = 0) -> None:
+        """Keep a mark."""
+        if len(self.marks) < MOST_MARKS:
+            self.marks.append(Mark(kind, at, tokens))
+
     def add_prompt_logprobs(self, computed: PromptLogprobs) -> None:
         """Keep the prompt logprobs of a chunk."""
         assert self.prompt_logprobs_next is not None, f"{self.rid} asked for no prompt logprobs"
@@ -276,4 +303,5 @@ class Request:
             brought=self.brought,
             cache_miss=self.cache_miss,
             embedding=self.embedding,
+            marks=() if self.finish_reason is None else tuple(self.marks),
         )

@@ -325,6 +325,12 @@ class Scheduler:
         )
         table.in_flight[batch.rows] += 1
         table.pending[batch.rows] += batch.samples
+        if batch.chunks:
+            now = self._clock()
+            for row in batch.chunks:
+                # Forced tokens of an output come in chunks too.
+                if row.start < row.request.prefill_end:
+                    row.request.mark("chunk", now, row.query_len)
         if self._pace is not None:
             self._pace.launched()
         return worker_batch
@@ -440,6 +446,7 @@ class Scheduler:
         """Take a request's memory; it goes to the front of the queue and keeps its output."""
         self._news.settle()
         self._close(request)
+        request.mark("taken_back", self._clock())
         request.status = Status.WAITING
         request.scheduled = 0
         # What was computed before the weights changed, if they did, is computed anew.

@@ -250,6 +250,8 @@ class TokenNews(_Part):
     """With the last news of a pooled prompt: its vector, as little-endian float32."""
     cache_miss: CacheMiss | None = None
     """With the first and the last news, where it was asked for and is not nothing."""
+    marks: list[tuple[str, float, int]] | None = None
+    """With the last news: `phloem.scheduler.Mark`s, in seconds since the request arrived."""
 
 
 class TokenBatch(_Message):
@@ -278,6 +280,7 @@ class TextNews(_Part):
     brought: tuple[int, int] | None = None
     embedding: bytes | None = None
     cache_miss: CacheMiss | None = None
+    marks: list[tuple[str, float, int]] | None = None
 
 
 class TextBatch(_Message):

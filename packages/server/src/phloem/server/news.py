@@ -50,6 +50,9 @@ def token_news(output: RequestOutput, options: TextOptions | None = None) -> Tok
     )
     if output.cache_miss is not None:
         news.cache_miss = CacheMiss(output.cache_miss.reason, output.cache_miss.at)
+    if output.marks:
+        came = output.timings.arrived
+        news.marks = [(mark.kind, mark.at - came, mark.tokens) for mark in output.marks]
     return news
 
 
@@ -74,6 +77,7 @@ def text_news(news: TokenNews, text: OutputText) -> TextNews:
         brought=news.brought,
         embedding=news.embedding,
         cache_miss=news.cache_miss,
+        marks=news.marks,
     )
 
 

@@ -239,6 +239,7 @@ def join_news(parts: Sequence[TextNews]) -> TextNews:
         jump_forward_tokens=last.jump_forward_tokens,
         embedding=last.embedding,
         cache_miss=last.cache_miss,
+        marks=last.marks,
     )
 
 
