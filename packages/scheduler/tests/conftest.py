@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 VOCAB = 50
 ASKED = (
-    *("timeout", "queue_timeout", "priority", "tenant"),
+    *("timeout", "queue_timeout", "priority", "tenant", "explain_cache"),
     *("matcher", "steer", "jump_forward", "retention", "pooling"),
 )
 EOS = 0
