@@ -28,26 +28,28 @@ if TYPE_CHECKING:
 def token_news(output: RequestOutput, options: TextOptions | None = None) -> TokenNews:
     """The message about an output; with `options` where it is a request's first."""
     reason = output.finish_reason
+    # In the order of the fields: by their names it would take half as long again, for each token.
     news = TokenNews(
-        rid=output.rid,
-        token_ids=list(output.token_ids),
-        finish=None
+        output.rid,
+        list(output.token_ids),
+        None
         if reason is None
         else Finish(
             reason.type, reason.matched, reason.message, reason.status_code, reason.retry_after
         ),
-        prompt_tokens=output.prompt_tokens,
-        completion_tokens=output.completion_tokens,
-        cached_tokens=output.cached_tokens,
-        retractions=output.retractions,
-        timings=_timings(output) if reason is not None or options is not None else None,
-        logprobs=_of_tokens(output.logprobs) if output.logprobs else None,
-        prompt_logprobs=_of_prompt(output.prompt_logprobs) if output.prompt_logprobs else None,
-        options=options,
-        jump_forward_tokens=output.jump_forward_tokens,
-        brought=output.brought,
-        embedding=None if output.embedding is None else output.embedding.astype("<f4").tobytes(),
+        output.prompt_tokens,
+        output.completion_tokens,
+        output.cached_tokens,
+        output.retractions,
+        _timings(output) if reason is not None or options is not None else None,
+        _of_tokens(output.logprobs) if output.logprobs else None,
+        _of_prompt(output.prompt_logprobs) if output.prompt_logprobs else None,
+        options,
+        output.jump_forward_tokens,
+        output.brought,
     )
+    if output.embedding is not None:
+        news.embedding = output.embedding.astype("<f4").tobytes()
     if output.cache_miss is not None:
         news.cache_miss = CacheMiss(output.cache_miss.reason, output.cache_miss.at)
     if output.marks:
@@ -60,24 +62,24 @@ def text_news(news: TokenNews, text: OutputText) -> TextNews:
     """The same news with the text that has become certain; `text` is the request's own."""
     finish = news.finish
     return TextNews(
-        rid=news.rid,
-        text=text.push(news.token_ids)
+        news.rid,
+        text.push(news.token_ids)
         if finish is None
         else text.finish(news.token_ids, finish.matched),
-        token_ids=news.token_ids,
-        finish=finish,
-        prompt_tokens=news.prompt_tokens,
-        completion_tokens=news.completion_tokens,
-        cached_tokens=news.cached_tokens,
-        retractions=news.retractions,
-        timings=news.timings,
-        logprobs=news.logprobs,
-        prompt_logprobs=news.prompt_logprobs,
-        jump_forward_tokens=news.jump_forward_tokens,
-        brought=news.brought,
-        embedding=news.embedding,
-        cache_miss=news.cache_miss,
-        marks=news.marks,
+        news.token_ids,
+        finish,
+        news.prompt_tokens,
+        news.completion_tokens,
+        news.cached_tokens,
+        news.retractions,
+        news.timings,
+        news.logprobs,
+        news.prompt_logprobs,
+        news.jump_forward_tokens,
+        news.brought,
+        news.embedding,
+        news.cache_miss,
+        news.marks,
     )
 
 
