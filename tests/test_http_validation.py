@@ -92,7 +92,6 @@ def test_values_out_of_range_are_named(server, path, stream):
         [{"role": "user", "content": ["text"]}],
         [{"role": "wizard", "content": "a"}],
         [{"role": "", "content": "a"}],
-        [{"role": "tool", "content": "a", "tool_call_id": "b"}],
         [{"role": "assistant", "content": "a", "tool_calls": [{"id": "b"}]}],
         ["hello"],
         "hello",
@@ -222,6 +221,16 @@ def test_what_cannot_be_honoured_is_refused_by_name(server, path, field):
         error = refused(server.post(path, stream=stream, **prompt, **field))
         assert error["param"] == next(iter(field))
         assert error["param"] in error["message"]
+
+
+def test_options_of_streams_are_named(server):
+    body = {"prompt": "a", "max_tokens": 1, "stream": True}
+    plain = {"include_usage": False, "include_obfuscation": False}
+    assert server.events(COMPLETIONS, **body, stream_options=plain)
+    for options in ({"include_obfuscation": True}, {"continuous_usage_stats": True}):
+        error = refused(server.post(COMPLETIONS, **body, stream_options=options))
+        assert error["param"].startswith("stream_options")
+        assert next(iter(options)) in f"{error['param']} {error['message']}"
 
 
 def test_what_asks_for_nothing_more_is_taken(server):
