@@ -9,6 +9,7 @@ import pytest
 
 from phloem.grammar import Constraint
 from phloem.grammar.registry import create_backend
+from phloem.mem_pool import Retention
 from phloem.server.config import ServerArgs
 from phloem.server.messages import (
     Abort,
@@ -124,6 +125,22 @@ def test_reasoning_alone_is_bound_without_a_grammar(harness):
     harness.send(Generate("r", [5], GREEDY, constraint=use))
     tokens = [t for batch in harness.run() for n in batch for t in n.token_ids]
     assert tokens[:4] == [10, 11, 7, 8]
+
+
+def test_how_long_a_prompt_is_retained_reaches_the_scheduler(harness, monkeypatch):
+    kept, add = [], harness.parts.scheduler.add
+
+    def noting(*args, **options):
+        kept.append(options["retention"])
+        return add(*args, **options)
+
+    monkeypatch.setattr(harness.parts.scheduler, "add", noting)
+    harness.send(
+        Generate("kept", [5], GREEDY, retain_seconds=60, retain_tokens=1),
+        Generate("not", [5], GREEDY),
+    )
+    harness.run()
+    assert kept == [Retention(60, 1), None]
 
 
 def test_an_id_in_use_harms_only_the_second_request(harness):
