@@ -93,6 +93,8 @@ def thinking(server_of):
             "other": '<tool_call>{"name": "other", "arguments": {}}</tool_call>',
             "special": "<think>a<other>b</think>c<other>d",
             "json": '<think>{no}</think>{"city":"B"}',
+            "no thought": '{"city":"B"}',
+            "long": "An answer that is longer than its budget",
             "list": '<think>So</think>[{"name":"weather","arguments":{"city":"B"}}]',
         },
         tool_call_parser="hermes",
@@ -254,6 +256,18 @@ def test_a_constraint_binds_behind_the_reasoning(thinking):
     message = both(thinking, "json", response_format=form)[0]["message"]
     assert message["reasoning_content"] == "{no}"
     assert message["content"] == '{"city":"B"}'
+
+
+def test_without_reasoning_a_constraint_binds_from_the_beginning(thinking):
+    form = {"type": "json_schema", "json_schema": {"name": "c", "schema": {"type": "object"}}}
+    message = both(thinking, "no thought", response_format=form)[0]["message"]
+    assert message["content"] == '{"city":"B"}'
+    assert "reasoning_content" not in message
+    message = both(thinking, "answer", response_format=form, max_tokens=20)[0]["message"]
+    assert message["reasoning_content"] == "Well"
+    assert message["content"].startswith("{")
+    answer, _ = both(thinking, "long", max_thinking_tokens=2)
+    assert answer["message"]["content"] == "An answer that is longer than its budget"
 
 
 @pytest.mark.parametrize(

@@ -47,14 +47,28 @@ def test_reasoning_that_ended_before_is_bound_by_nothing():
     assert allowed(matcher) == set(range(64))
 
 
-@given(st.lists(st.integers(0, 2), max_size=12), st.integers(0, 4), st.data())
-def test_what_is_taken_back_leaves_no_trace(tokens, budget, data):
-    matcher, end = ThinkingBudget([0, 1, 0], budget), (0, 1, 0)
+def test_an_answer_that_does_not_begin_with_reasoning_is_bound_by_nothing():
+    matcher = ThinkingBudget([40], 1, begin=5)
+    assert allowed(matcher) == set(range(64))
+    assert matcher.accept(6)
+    assert allowed(matcher) == set(range(64))
+    matcher.rollback(1)
+    assert matcher.accept(5)
+    assert allowed(matcher) == {40}
+    assert allowed(ThinkingBudget([40], 0, begin=5)) == set(range(64))
+
+
+MAYBE = st.sampled_from([None, 0, 2])
+
+
+@given(st.lists(st.integers(0, 2), max_size=12), st.integers(0, 4), MAYBE, st.data())
+def test_what_is_taken_back_leaves_no_trace(tokens, budget, begin, data):
+    matcher, end = ThinkingBudget([0, 1, 0], budget, begin), (0, 1, 0)
     taken = [token for token in tokens if matcher.accept(token)]
     count = data.draw(st.integers(0, len(taken)))
     other = matcher.fork()
     matcher.rollback(count)
-    fresh = ThinkingBudget(end, budget)
+    fresh = ThinkingBudget(end, budget, begin)
     for token in taken[: len(taken) - count]:
         assert fresh.accept(token)
     assert allowed(matcher) == allowed(fresh)

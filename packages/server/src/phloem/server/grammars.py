@@ -18,6 +18,7 @@ from phloem.grammar.registry import create_backend
 from phloem.grammar.service import CompiledConstraint as Compiled
 from phloem.grammar.service import GrammarLoader
 from phloem.grammar.vocabulary import Vocabulary
+from phloem.server.maybe_thinking import MaybeThinking
 from phloem.server.messages import CompiledConstraint, ConstraintUse, Load
 from phloem.server.thinking_budget import ThinkingBudget
 from phloem.server.token_bytes import TokenBytes, TokenId
@@ -91,10 +92,11 @@ class Grammars:
     def guidance_by(self, grammar: Grammar, use: ConstraintUse) -> Guidance:
         """The same of one that is loaded."""
         steer = self._steering if use.steering is None else use.steering
-        matcher = grammar.matcher()
-        if use.thinking is not None:
-            end = tuple(use.thinking.end)
-            matcher = self._reasoning(end).wrap(matcher, use.thinking.budget)
+        thinking, matcher = use.thinking, grammar.matcher()
+        if thinking is not None:
+            behind = self._reasoning(tuple(thinking.end)).wrap(matcher, thinking.budget)
+            begin = thinking.begin
+            matcher = behind if begin is None else MaybeThinking(begin, behind, grammar.matcher())
         return Guidance(matcher, steer, use.jump_forward)
 
     def _reasoning(self, end: tuple[TokenId, ...]) -> Reasoning:
@@ -119,7 +121,8 @@ def thinking_guidance(use: ConstraintUse) -> Guidance:
     thinking = use.thinking
     if thinking is None or thinking.budget is None:
         return Guidance()
-    return Guidance(ThinkingBudget(thinking.end, thinking.budget), jump_forward=False)
+    matcher = ThinkingBudget(thinking.end, thinking.budget, thinking.begin)
+    return Guidance(matcher, jump_forward=False)
 
 
 class ForcedTokens:

@@ -53,6 +53,8 @@ class Thinking(_Part):
     """The tokens that end it."""
     budget: int | None = None
     """Tokens after which only its end may come; None: any number."""
+    begin: int | None = None
+    """The token that opens it, if it is the first one of the output; None: it has begun."""
 
 
 class ConstraintUse(_Part):

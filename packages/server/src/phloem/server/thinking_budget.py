@@ -15,12 +15,13 @@ class ThinkingBudget:
     """Lets everything come, but for one thing: the end of the reasoning comes in time.
 
     Implements `phloem.grammar.base.Matcher`. After `budget` tokens without the sequence `end` only
-    the rest of it may come.
+    the rest of it may come. With `begin`, that is so where the first token is that one.
     """
 
-    def __init__(self, end: Sequence[int], budget: int) -> None:
+    def __init__(self, end: Sequence[int], budget: int, begin: int | None = None) -> None:
         self._end = tuple(end)
         self._budget = budget
+        self._begin = begin
         self._tokens: list[int] = []
         self._ended_after: int | None = None
         """Tokens behind which the reasoning has ended; None: it has not."""
@@ -30,8 +31,9 @@ class ThinkingBudget:
         forced = self._forced_token()
         if forced is not None and token != forced:
             return False
+        is_answer = not self._tokens and self._begin not in (None, token)
         self._tokens.append(token)
-        if self._ended_after is None and self._seen() == len(self._end):
+        if is_answer or (self._ended_after is None and self._seen() == len(self._end)):
             self._ended_after = len(self._tokens)
         return True
 
@@ -62,7 +64,7 @@ class ThinkingBudget:
 
     def fork(self) -> ThinkingBudget:
         """An independent one in the same state."""
-        other = ThinkingBudget(self._end, self._budget)
+        other = ThinkingBudget(self._end, self._budget, self._begin)
         other._tokens = self._tokens.copy()
         other._ended_after = self._ended_after
         return other
@@ -86,7 +88,8 @@ class ThinkingBudget:
         return None
 
     def _forced_token(self) -> int | None:
-        if self._ended_after is not None or len(self._tokens) < self._budget:
+        is_open = self._begin is None or self._tokens
+        if self._ended_after is not None or not is_open or len(self._tokens) < self._budget:
             return None
         return self._end[self._seen()]
 

@@ -153,9 +153,11 @@ def _reading(service: Service, request: ChatRequest, tools: ToolUse, prompt: Cha
 
 def _thinking(service: Service, request: ChatRequest, prompt: ChatPrompt) -> Thinking | None:
     """The reasoning with which the output begins, if it does."""
-    if not service.chat.notation.thinks(prompt.before):
+    chat = service.chat
+    if not chat.notation.thinks(prompt.before):
         return None
-    return Thinking(list(service.chat.end_of_thinking), request.max_thinking_tokens)
+    begin = None if chat.notation.opened(prompt.before) else chat.begin_of_thinking
+    return Thinking(list(chat.end_of_thinking), request.max_thinking_tokens, begin)
 
 
 def _check_budget(service: Service, request: ChatRequest) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from phloem.server.chat_template import ChatTemplate
 from phloem.server.http_config import HttpArgs
 from phloem.server.parsers.registry import AUTO, PLAIN, Notation, notation_of
+from phloem.server.parsers.thinking import BEGIN
 from phloem.server.tokenizer import Tokenizer
 
 
@@ -55,6 +56,8 @@ class ChatSetup:
     """Special tokens that are marks of the notation, and so not skipped."""
     end_of_thinking: tuple[int, ...] = ()
     """The tokens behind which the answer begins; empty: there is no reasoning."""
+    begin_of_thinking: int | None = None
+    """The token that opens it, if it is one."""
     trusts_templates: bool = False
     """Whether requests may bring a template, which is a program."""
 
@@ -70,5 +73,6 @@ class ChatSetup:
             notation,
             tuple(id for id in ids if id is not None),
             () if end is None else tuple(tokenizer.encode(end, add_special_tokens=False)),
+            None if end is None else tokenizer.token_to_id(BEGIN),
             options.trust_request_chat_template,
         )

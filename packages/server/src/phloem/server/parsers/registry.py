@@ -64,6 +64,11 @@ class Notation:
             return False
         return self.end_of_thinking == FINAL or not prompt.rstrip().endswith(END)
 
+    def opened(self, prompt: str) -> bool:
+        """Whether an output that `thinks` does so for sure; else its first mark tells."""
+        at_once = HARMONY in (self.tool_calls, self.reasoning) or _THINKS_AT_ONCE[self.reasoning]
+        return at_once or prompt.rstrip().endswith(BEGIN)
+
     def is_plain(self, prompt: str, tools: Collection[str]) -> bool:
         """Whether all of an output is content anyway."""
         return not self.thinks(prompt) and (self.tool_calls == NONE or not tools)
@@ -90,9 +95,7 @@ class Notation:
         rest = inner() if inner else self._calls(tools)
         if not self.thinks(prompt):
             return rest
-        opened = prompt.rstrip().endswith(BEGIN)
-        inside = opened or _THINKS_AT_ONCE[self.reasoning]
-        return ThinkingParser(rest, inside=inside, separate=separate)
+        return ThinkingParser(rest, inside=self.opened(prompt), separate=separate)
 
     def _calls(self, tools: Collection[str]) -> OutputParser:
         if self.tool_calls == NONE or not tools:
