@@ -46,7 +46,13 @@ class LoadedConstraints:
         """Those held that can go on now, in the order in which they came."""
         if not self._waiting:
             return ()
-        ready = [each for each in self._waiting.values() if not self.hold(each)]
+        # All at one moment: a load that ends while they are looked at must not let a later one ahead.
+        loading = {key for key, load in self._loads.items() if not load.done()}
+        ready = [
+            each
+            for each in self._waiting.values()
+            if each.constraint is None or each.constraint.key not in loading
+        ]
         for each in ready:
             del self._waiting[each.rid]
         return ready
