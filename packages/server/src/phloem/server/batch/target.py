@@ -1,6 +1,6 @@
-"""Where a batch's requests go: to an engine that is started for them, or to a running server.
+"""Where a batch's requests go: an `httpx.AsyncClient` whose base URL ends with `/v1`.
 
-Either is an `httpx.AsyncClient` whose base URL ends with `/v1`, so that a batch sees no difference.
+A running server is one; `phloem.server.batch.engine` has the other.
 """
 
 from __future__ import annotations
@@ -8,14 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import httpx
 
-from phloem.server.http import create_app
-from phloem.server.in_process import InProcessTransport
-from phloem.server.launch import launched
-from phloem.server.located_model import LocatedModel
 from phloem.server.openai_wire import api_base
 
 _CONNECT_SECONDS = 10.0
@@ -48,24 +44,3 @@ async def remote(url: str, api_key: str | None) -> AsyncIterator[Target]:
         limits=httpx.Limits(max_connections=None),
     ) as http:
         yield Target(http)
-
-
-@asynccontextmanager
-async def local(model: LocatedModel, name: str | None) -> AsyncIterator[Target]:
-    """The same app as `phloem serve` has, over an engine that ends with the batch.
-
-    Raises:
-        ValueError: the options do not fit the model or the machine.
-        StartupError: the engine could not be started.
-    """
-    async with launched(model, "warning") as engine:
-        app = create_app(
-            engine.manager,
-            served_model_name=name or model.name,
-            options=asdict(model.args),
-        )
-        transport = InProcessTransport(app)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://batch/v1", timeout=None
-        ) as http:
-            yield Target(http, engine.died)

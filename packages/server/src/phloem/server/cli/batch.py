@@ -146,14 +146,17 @@ def _target(
     api_key: str | None,
     console: Console,
 ) -> AnyTarget:
-    # Imported here: help and bad input need not wait for it.
-    from phloem.server.batch.target import local, remote
-    from phloem.server.located_model import locate_model
+    # Imported here, each when it is needed: an engine takes its time.
     from phloem.server.observability.logs import set_up_logs
 
     set_up_logs("batch", "warning")
     if server is not None:
+        from phloem.server.batch.target import remote
+
         return remote(server, api_key)
+    from phloem.server.batch.engine import local
+    from phloem.server.located_model import locate_model
+
     with model_progress(console) as progress:
         return local(locate_model(args, progress), name)
 
@@ -195,7 +198,6 @@ class _Job:
     async def _answer(self, target: AnyTarget) -> int:
         from phloem.server.batch.lines import read_lines
         from phloem.server.batch.run import BatchRun, ServerGone, unless
-        from phloem.server.launch import StartupError
 
         began = time.monotonic()
         with _progress_bar(self._console) as bar:
@@ -209,7 +211,7 @@ class _Job:
                         on_result=lambda: bar.advance(task),
                     )
                     await unless(to.died, run.run(read_lines(self._input)))
-            except (ServerGone, StartupError) as error:
+            except ServerGone as error:
                 self._tell(f"{error}; {self._left()}")
                 return 1
         return self._summary(run, time.monotonic() - began)
