@@ -255,11 +255,13 @@ def test_a_request_is_followed_from_its_start_to_its_end():
     clock.now = 10.5
     trace.take(news(1))
     clock.now = 11
-    trace.take(news(2, "stop", retractions=1, timings={"queue": 0.25}))
+    marks = [("chunk", 0.1, 1), ("taken_back", 0.7, 0)]
+    trace.take(news(2, "stop", retractions=1, timings={"queue": 0.25}, marks=marks))
     (shown,) = recent.described()
     assert shown["steps"] == [(0.5, 1), (1.0, 2)]
     assert (shown["finish"], shown["seconds"], shown["cached_tokens"]) == ("stop", 1.0, 3)
     assert (shown["retractions"], shown["timings"]) == (1, {"queue": 0.25})
+    assert [(each["kind"], each["at"], each["tokens"]) for each in shown["marks"]] == marks
     trace.end("abort")
     assert recent.described()[0]["finish"] == "stop"
 

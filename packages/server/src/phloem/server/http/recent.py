@@ -31,6 +31,7 @@ class Trace:
         "_recent",
         "_skipped",
         "_steps",
+        "_timings",
         "arrived",
         "finish",
         "prompt_tokens",
@@ -48,6 +49,7 @@ class Trace:
         self._skipped = 0
         self._steps: list[tuple[float, int]] = []
         self._last: TextNews | None = None
+        self._timings: dict[str, float] | None = None
         self.rid = request.rid
         self.prompt_tokens = len(request.prompt_ids)
         self.arrived = time.time()
@@ -58,6 +60,8 @@ class Trace:
     def take(self, news: TextNews) -> None:
         """Note news of the sequence."""
         self._last = news
+        if news.timings is not None:
+            self._timings = news.timings
         self._skipped += 1
         if self._skipped >= self._every or news.finish is not None:
             self._skipped = 0
@@ -78,7 +82,7 @@ class Trace:
 
     def described(self) -> dict[str, Any]:
         """All of it, times in seconds: `steps` are pairs of the time since the start and the tokens
-        that were there by then.
+        that were there by then, and `marks` what the scheduler tells at the end.
         """
         last = self._last
         return {
@@ -90,7 +94,11 @@ class Trace:
             "retractions": last.retractions if last else 0,
             "finish": self.finish,
             "seconds": self.seconds or self._clock() - self._began,
-            "timings": last.timings if last else None,
+            "timings": self._timings,
+            "marks": [
+                {"kind": kind, "at": round(at, 4), "tokens": tokens}
+                for kind, at, tokens in (last and last.marks) or ()
+            ],
             "steps": [(round(at, 4), tokens) for at, tokens in self._steps],
         }
 

@@ -9,7 +9,7 @@ import { hideCard, makeCard, makeScale } from "./tokens.js";
 import { AnswerTurn, userTurn } from "./turn.js";
 
 const EMPTY = {
-  chat: ["Say something", "Answers stream in with the probability of each token. Hover over a token, or focus the answer and use the arrow keys, to see what else the model might have said."],
+  chat: ["Say something", "Answers stream in with the probability of each token. Point at a token, or focus the answer and use the arrow keys, to see what else the model might have said."],
   completion: ["Begin a text", "The model goes on from where your text ends, without a chat template."],
 };
 

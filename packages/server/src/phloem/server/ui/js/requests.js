@@ -82,21 +82,37 @@ function spans(request) {
   return { queue, first, end: request.seconds };
 }
 
+/** `[stage, from, to]` in the order in which they are drawn: what came in between lies on top. */
+function stages(request) {
+  const { queue, first, end } = spans(request);
+  const found = [["prefill", queue ?? 0, first ?? end]];
+  if (queue !== null) found.push(["queue", 0, queue]);
+  if (first !== null) found.push(["decode", first, end]);
+  request.marks.forEach(({ kind, at }, index) => {
+    const next = request.marks[index + 1]?.at ?? end;
+    if (kind === "taken_back") found.push(["queue", at, next]);
+    else if (first !== null && at > first) {
+      const token = request.steps.find(([time]) => time > at)?.[0] ?? end;
+      found.push(["prefill", at, Math.min(next, token)]);
+    }
+  });
+  return found;
+}
+
 function drawTimeline() {
   const request = current();
   if (!request) return;
   const width = byId("timeline").clientWidth;
-  const { queue, first, end } = spans(request);
+  const { end } = spans(request);
   const x = (time) => (Math.min(time, end) / Math.max(end, 1e-6)) * width;
-  const until = first ?? end;
-  const block = (kind, from, to) => s("rect", { class: `stage-${kind}`, x: x(from), y: 6, width: Math.max(x(to) - x(from), 1), height: 26, rx: 2 });
+  const block = ([kind, from, to]) => s("rect", { class: `stage-${kind}`, x: x(from), y: 6, width: Math.max(x(to) - x(from), 1), height: 26, rx: 2 });
+  const chunks = request.marks.filter(({ kind }) => kind === "chunk").slice(1);
   const marks = request.steps.filter(([, tokens]) => tokens > 0).map(([time]) => s("line", { class: "mark", x1: x(time), x2: x(time), y1: 12, y2: 26 }));
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => s("text", { x: share * width, y: 48, "text-anchor": share === 0 ? "start" : share === 1 ? "end" : "middle" }, seconds(share * end)));
   set(picture, { viewBox: `0 0 ${width} 54`, width, height: 54, "aria-label": sentence(request) });
   picture.replaceChildren(
-    ...(queue === null ? [] : [block("queue", 0, queue)]),
-    block("prefill", queue ?? 0, until),
-    ...(first === null ? [] : [block("decode", first, end)]),
+    ...stages(request).map(block),
+    ...chunks.map(({ at }) => s("line", { class: "mark", x1: x(at), x2: x(at), y1: 6, y2: 32 })),
     ...marks,
     ...ticks,
   );
@@ -106,10 +122,11 @@ function drawTimeline() {
 function facts(request) {
   const { queue, first, end } = spans(request);
   const computed = request.prompt_tokens - (request.cached_tokens ?? 0);
+  const chunks = request.marks.filter(({ kind, at }) => kind === "chunk" && at <= (first ?? end)).length;
   return [
     ["request", shortId(request.rid)],
     ["in the queue", seconds(queue)],
-    ["prefill", `${seconds(first === null ? null : first - (queue ?? 0))} for ${counted(computed, "token")}`],
+    ["prefill", `${seconds(first === null ? null : first - (queue ?? 0))} for ${counted(computed, "token")}${chunks > 1 ? ` in ${chunks} chunks` : ""}`],
     ["decode", `${seconds(first === null ? null : end - first)} for ${counted(request.completion_tokens, "token")}`],
     ["retracted", `${request.retractions}×`],
   ];
@@ -119,6 +136,10 @@ const sentence = (request) => `Timeline: ${facts(request).map((fact) => fact.joi
 
 function asTable() {
   const request = current();
-  const rows = request ? request.steps.map(([time, tokens]) => [seconds(time), tokens]) : [];
-  return table("Output tokens of the chosen request by time", ["Since its start", "Tokens"], rows);
+  const events = [
+    ...request.marks.map(({ kind, at, tokens }) => [at, kind === "chunk" ? `a chunk of ${counted(tokens, "token")} goes out` : "its memory is taken back"]),
+    ...request.steps.map(([at, tokens]) => [at, `${counted(tokens, "output token")} so far`]),
+  ];
+  const rows = events.sort((a, b) => a[0] - b[0]).map(([at, what]) => [seconds(at), what]);
+  return table("What became of the chosen request", ["Since its start", "What"], rows);
 }
