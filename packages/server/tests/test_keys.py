@@ -7,7 +7,16 @@ import stat
 
 import pytest
 
-from phloem.server.keys import Key, KeyLimits, KeyRing, add_key, digest_of, make_ring, read_keys
+from phloem.server.keys import (
+    Key,
+    KeyLimits,
+    KeyRing,
+    add_key,
+    digest_of,
+    make_ring,
+    read_keys,
+    remove_key,
+)
 
 
 @pytest.fixture
@@ -94,6 +103,14 @@ def test_a_file_that_is_missing_or_no_text_is_a_sentence(file):
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match="no UTF-8"):
         read_keys(file)
+
+
+@pytest.mark.parametrize("admin", [None, "boss"])
+def test_a_file_without_keys_is_refused_and_opens_nothing(file, admin):
+    add_key(file, "alice", KeyLimits())
+    remove_key(file, "alice")
+    with pytest.raises(ValueError, match="has no keys"):
+        make_ring((), str(file), admin)
 
 
 def test_limits_of_a_key_come_before_those_of_the_server():

@@ -132,7 +132,13 @@ def make_ring(plain: Sequence[str], file: str | None, admin: str | None) -> KeyR
     """
     keys = [Key(f"key-{i}", digest_of(_checked(key))) for i, key in enumerate(plain, 1)]
     if file is not None:
-        keys += read_keys(Path(file))
+        of_file = read_keys(Path(file))
+        if not of_file:
+            # As without one, everybody would be let in.
+            raise ValueError(
+                f"the keys file {file} has no keys: make one with `phloem keys add`, or leave it out"
+            )
+        keys += of_file
     if admin is not None:
         keys.append(Key(ADMIN, digest_of(_checked(admin)), admin=True))
     return KeyRing(keys)
