@@ -15,6 +15,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from phloem.server.http.anthropic.protocol import (
+    IGNORED_IN_MESSAGES,
+    UNSUPPORTED_IN_MESSAGES,
+    MessagesRequest,
+)
 from phloem.server.http.chat_protocol import UNSUPPORTED_IN_CHAT, ChatRequest
 from phloem.server.http.protocol import (
     IGNORED,
@@ -24,6 +29,11 @@ from phloem.server.http.protocol import (
     CompletionRequest,
     GenerateRequest,
     OpenAIRequest,
+)
+from phloem.server.http.responses.protocol import (
+    IGNORED_IN_RESPONSES,
+    UNSUPPORTED_IN_RESPONSES,
+    ResponseRequest,
 )
 
 PAGE = Path(__file__).parents[1] / "docs/api-fields.md"
@@ -54,6 +64,8 @@ ENDPOINTS = (
     Endpoint(
         "/v1/completions", CompletionRequest, UNSUPPORTED_IN_COMPLETIONS, IGNORED, OpenAIRequest
     ),
+    Endpoint("/v1/responses", ResponseRequest, UNSUPPORTED_IN_RESPONSES, IGNORED_IN_RESPONSES),
+    Endpoint("/v1/messages", MessagesRequest, UNSUPPORTED_IN_MESSAGES, IGNORED_IN_MESSAGES),
     Endpoint("/generate", GenerateRequest, UNSUPPORTED_IN_GENERATE, IGNORED_IN_GENERATE),
 )
 

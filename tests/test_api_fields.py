@@ -50,3 +50,18 @@ def test_every_field_of_openais_client_is_known(client, known):
     params = importlib.import_module(f"openai.types.{client}")
     fields = set(params.CompletionCreateParamsBase.__annotations__) | {"stream"}
     assert fields - known == set()
+
+
+@pytest.mark.parametrize(
+    ("params", "path"),
+    [
+        ("openai.types.responses.response_create_params.ResponseCreateParamsBase", "/v1/responses"),
+        ("anthropic.types.message_create_params.MessageCreateParamsBase", "/v1/messages"),
+    ],
+)
+def test_every_field_of_other_clients_is_known(script, params, path):
+    module, _, name = params.rpartition(".")
+    fields = getattr(importlib.import_module(module), name).__annotations__
+    (endpoint,) = [each for each in script.ENDPOINTS if each.path == path]
+    known = {*endpoint.shape.__struct_fields__, *endpoint.unsupported, *endpoint.ignored}
+    assert set(fields) - known == set()

@@ -162,6 +162,20 @@ def test_thinking_is_a_block_where_it_is_asked_for(client, display):
     assert text.text == "hi"
 
 
+def test_tokens_go_in_and_come_out(client):
+    told = create(client, extra_body={"return_token_ids": True})
+    assert len(told.token_ids) == told.usage.output_tokens
+    tokens = {"input_ids": told.prompt_token_ids, "return_token_ids": True, "messages": None}
+    again = create(client, extra_body=tokens)
+    assert (again.content, again.token_ids) == (told.content, told.token_ids)
+
+
+def test_a_message_tells_what_its_request_is_called_and_how_long_it_took(client):
+    message = create(client, extra_headers={"anthropic-version": "2023-06-01"})
+    assert message._request_id
+    assert message.timings["queue_ms"] >= 0
+
+
 def test_the_tokens_of_a_message_are_counted(client):
     counted = client.messages.count_tokens(model="tiny", messages=HELLO, system="French.")
     assert counted.input_tokens == len("[system]French.[user]hello[assistant]")

@@ -164,6 +164,20 @@ def test_logprobs_come_with_the_text(client):
     assert [e.logprobs[0].token for e in deltas] == list("good day")
 
 
+def test_tokens_go_in_and_come_out(client, unthinking):
+    for each in (client, unthinking):
+        told = create(each, extra_body={"return_token_ids": True})
+        assert len(told.token_ids) == told.usage.output_tokens
+        tokens = {"input_ids": told.prompt_token_ids, "return_token_ids": True}
+        again = each.responses.create(model="tiny", temperature=0, extra_body=tokens)
+        assert (again.output_text, again.token_ids) == (told.output_text, told.token_ids)
+        last = list(create(each, stream=True, extra_body={"return_token_ids": True}))[-1]
+        assert last.response.token_ids == told.token_ids
+    with pytest.raises(openai.BadRequestError) as caught:
+        create(client, instructions="French.", input=openai.omit, extra_body=tokens)
+    assert caught.value.param == "input_ids"
+
+
 def test_a_response_that_is_not_stored_or_was_deleted_is_not_there(client):
     for made in (create(client, store=False), create(client)):
         if made.store:

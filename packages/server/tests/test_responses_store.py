@@ -5,12 +5,13 @@ import json
 import pytest
 
 from phloem.server.http.errors import ApiError
-from phloem.server.http.responses.store import ResponseStore
+from phloem.server.http.responses.store import ResponseStore, Stored, history_of
 
 
 def put(store, id, owner="me", previous=None, text=""):
-    response = {"id": id, "output": [{"said": id}], "text": text}
-    store.put(owner, response, [{"asked": id}], previous)
+    response = json.dumps({"id": id, "output": [{"said": id}], "text": text}).encode()
+    asked = json.dumps([{"asked": id}]).encode()
+    store.put(owner, id, Stored(response, asked, previous))
 
 
 def holds(store, id, owner="me"):
@@ -67,7 +68,10 @@ def test_a_history_has_all_items_in_their_order():
     put(store, "b", previous="a")
     put(store, "c", previous="b")
     put(store, "other", previous="a")
-    assert store.history("me", "c") == [{key: id} for id in "abc" for key in ("asked", "said")]
+    assert history_of(store.chain("me", None)) == []
+    assert history_of(store.chain("me", "c")) == [
+        {key: id} for id in "abc" for key in ("asked", "said")
+    ]
 
 
 def test_a_history_that_has_lost_a_part_is_an_error_that_names_the_field():
@@ -76,7 +80,7 @@ def test_a_history_that_has_lost_a_part_is_an_error_that_names_the_field():
     put(store, "b", previous="a")
     store.delete("me", "a")
     with pytest.raises(ApiError, match="'a'") as caught:
-        store.history("me", "b")
+        store.chain("me", "b")
     assert caught.value.param == "previous_response_id"
 
 
@@ -85,6 +89,6 @@ def test_going_on_from_a_response_uses_all_before_it():
     put(store, "a")
     put(store, "b", previous="a")
     put(store, "x")
-    store.history("me", "b")
+    store.chain("me", "b")
     put(store, "y")
     assert [holds(store, id) for id in "abxy"] == [True, True, False, True]

@@ -63,11 +63,11 @@ def _marks(request: CountRequest) -> Iterator[tuple[Place, CacheControl]]:
         if tool.cache_control is not None:
             yield (_TOOLS, _LAST), tool.cache_control
     yield from _marks_in(request.system, _SYSTEM, "system")
-    for index, message in enumerate(request.messages):
+    for index, message in enumerate(request.messages or ()):
         if isinstance(message, dict):
             yield from _marks_in(message.get("content"), index, "messages")
     if request.cache_control is not None:
-        yield (len(request.messages) - 1, _LAST), request.cache_control
+        yield (_last(request), _LAST), request.cache_control
 
 
 def _marks_in(content: Any, index: int, param: str) -> Iterator[tuple[Place, CacheControl]]:
@@ -86,15 +86,16 @@ def _marks_in(content: Any, index: int, param: str) -> Iterator[tuple[Place, Cac
 def _beginning(request: CountRequest, place: Place) -> CountRequest | None:
     """What of a request stands up to a place."""
     message, block = place
-    if message == len(request.messages) - 1 and block == _LAST:
+    if message == _last(request) and block == _LAST:
         return None
-    system, messages = request.system, request.messages[: max(message, 0)]
+    given = request.messages or []
+    system, messages = request.system, given[: max(message, 0)]
     if message == _TOOLS:
         system = None
     elif message == _SYSTEM:
         system = _cut(system, block)
     else:
-        last = request.messages[message]
+        last = given[message]
         messages = [*messages, last | {"content": _cut(last["content"], block)}]
     # Templates want somebody to have said something.
     messages = messages or [{"role": "user", "content": ""}]
@@ -106,6 +107,11 @@ def _beginning(request: CountRequest, place: Place) -> CountRequest | None:
         tool_choice=request.tool_choice,
         thinking=request.thinking,
     )
+
+
+def _last(request: CountRequest) -> int:
+    """Where the last message is; of none, at its place."""
+    return max(len(request.messages or ()) - 1, 0)
 
 
 def _cut(content: Any, last: int) -> Any:

@@ -44,6 +44,9 @@ class MessageForm:
     def __init__(self, head: Head, chat: ChatHead) -> None:
         self._head = head
         self._parts = chat.new_parts()
+        self._prompt = chat.prompts[0] if chat.token_ids else None
+        """Where token ids are wanted."""
+        self._ids: list[int] = []
         self._blocks = Blocks()
         self._begun = False
 
@@ -59,7 +62,7 @@ class MessageForm:
         if news.finish is not None:
             end = {"delta": self._ending(news.finish), "usage": self._usage(news)}
             events += [
-                {"type": "message_delta", **end, **truth_fields(news)},
+                {"type": "message_delta", **end, **self._truth(news)},
                 {"type": "message_stop"},
             ]
         return b"".join(named_event(event["type"], event) for event in events)
@@ -80,10 +83,11 @@ class MessageForm:
             pass
         content = [self._full(block) for block in self._blocks.all]
         message = self._message(content, output.finish, output)
-        return msgspec.json.encode(message | truth_fields(output))
+        return msgspec.json.encode(message | self._truth(output))
 
     def _take(self, news: TextNews) -> Iterator[Event]:
         """What news tell of the blocks. To be read to its end."""
+        self._ids += news.token_ids
         for change in self._blocks.take(self._parts.take(news)):
             yield from self._tell(change)
         if news.finish is not None:
@@ -143,6 +147,13 @@ class MessageForm:
             elif isinstance(finish.matched, str):
                 reason, sequence = "stop_sequence", finish.matched
         return {"stop_reason": reason, "stop_sequence": sequence}
+
+    def _truth(self, last: TextNews) -> dict[str, Any]:
+        """What is told beyond Anthropic's API."""
+        fields = truth_fields(last)
+        if self._prompt is not None:
+            fields |= {"prompt_token_ids": self._prompt, "token_ids": self._ids}
+        return fields
 
     def _usage(self, news: TextNews) -> dict[str, Any]:
         """Anthropic's counts: what was read from the cache, what is marked and was not, and the

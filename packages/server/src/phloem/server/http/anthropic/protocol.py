@@ -64,7 +64,8 @@ class CountRequest(msgspec.Struct, kw_only=True):
     """The body of `POST /v1/messages/count_tokens`."""
 
     model: str
-    messages: list[Any]
+    messages: list[Any] | None = None
+    """Turns of the user's and the assistant's; or else `input_ids`."""
     system: str | list[Any] | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
@@ -72,6 +73,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
     """As that of the last block."""
+    input_ids: list[Any] | None = None
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -86,6 +88,9 @@ class MessagesRequest(CountRequest, kw_only=True):
     metadata: Metadata | None = None
 
     # As in chats.
+    return_token_ids: bool | None = None
+    """Whether the message has `token_ids`, and the prompt's as `prompt_token_ids`."""
+    return_cache_miss_reason: bool | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
@@ -101,12 +106,15 @@ class MessagesRequest(CountRequest, kw_only=True):
 
 AS_IN_CHATS = (
     "model",
+    "input_ids",
     "max_tokens",
     "stream",
     "temperature",
     "top_p",
     "top_k",
-    *MessagesRequest.__struct_fields__[MessagesRequest.__struct_fields__.index("min_p") :],
+    *MessagesRequest.__struct_fields__[
+        MessagesRequest.__struct_fields__.index("return_token_ids") :
+    ],
 )
 """Fields that mean the same in a chat."""
 

@@ -36,14 +36,20 @@ def chat_of(request: CountRequest) -> ChatRequest:
     Raises:
         ApiError: something in it is malformed, or not served.
     """
-    fields = _sampling(request) if isinstance(request, MessagesRequest) else {}
+    fields: dict[str, Any] = {"input_ids": request.input_ids}
+    if isinstance(request, MessagesRequest):
+        fields = _sampling(request)
     choice = request.tool_choice
     config = request.output_config
     if config is not None and config.effort is not None:
         fields["reasoning_effort"] = config.effort
     if config is not None and config.format is not None:
         fields["response_format"] = _format(config.format)
-    messages = messages_of(request.system, request.messages)
+    messages = None
+    if request.messages is not None:
+        messages = messages_of(request.system, request.messages)
+    elif request.system:
+        raise ApiError("input_ids are all of the prompt: leave out system", param="system")
     if messages and messages[-1]["role"] == "assistant":
         # It is what the answer begins with.
         fields |= {"continue_final_message": True, "add_generation_prompt": False}

@@ -90,6 +90,9 @@ class ResponseForm:
         self._names = chat.names
         self._parts = chat.new_parts()
         self._keep = keep
+        self._prompt = chat.prompts[0] if chat.token_ids else None
+        """Where token ids are wanted."""
+        self._ids: list[int] = []
         self._blocks = Blocks()
         self._items: list[OutputItem] = []
         self._logprobs: list[Any] = []
@@ -145,6 +148,7 @@ class ResponseForm:
             # The token that ends the text is none of it.
             ended = news.finish is not None and news.token_ids[-1:] == [news.finish.matched]
             self._logprobs += entries[:-1] if ended else entries
+        self._ids += news.token_ids
         for change in self._blocks.take(self._parts.take(news)):
             yield from self._tell(change, cut=False)
         if news.finish is not None:
@@ -178,6 +182,8 @@ class ResponseForm:
             fields["incomplete_details"] = {"reason": "max_output_tokens"}
         else:
             fields["completed_at"] = int(time.time())
+        if self._prompt is not None:
+            fields |= {"prompt_token_ids": self._prompt, "token_ids": self._ids}
         return fields | truth_fields(last)
 
     def _usage(self, last: TextNews) -> dict[str, Any]:

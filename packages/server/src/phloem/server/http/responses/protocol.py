@@ -38,8 +38,8 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     """The body of `POST /v1/responses`, and of `POST /v1/responses/input_tokens`."""
 
     model: str | None = None
-    input: str | list[Any]
-    """A text of the user's, or items."""
+    input: str | list[Any] | None = None
+    """A text of the user's, or items; or else `input_ids`."""
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
@@ -59,6 +59,10 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     user: str | None = None
 
     # As in chats.
+    input_ids: list[Any] | None = None
+    return_token_ids: bool | None = None
+    """Whether the response has `token_ids`, and the prompt's as `prompt_token_ids`."""
+    return_cache_miss_reason: bool | None = None
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
@@ -84,7 +88,7 @@ AS_IN_CHATS = (
     "temperature",
     "top_p",
     "parallel_tool_calls",
-    *ResponseRequest.__struct_fields__[ResponseRequest.__struct_fields__.index("top_k") :],
+    *ResponseRequest.__struct_fields__[ResponseRequest.__struct_fields__.index("input_ids") :],
 )
 """Fields that mean the same in a chat."""
 
@@ -96,7 +100,9 @@ encrypted one would, so that the latter asks for nothing.
 """
 
 UNSUPPORTED_IN_RESPONSES: Mapping[str, Collection[Any]] = {
+    "access_programs": NEVER,
     "background": OFF,
+    "background_options": NEVER,
     "context_management": ([],),
     "conversation": NEVER,
     "image": NEVER,

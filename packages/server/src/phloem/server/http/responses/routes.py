@@ -11,6 +11,7 @@ import msgspec
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
+from phloem.server.http.chat_protocol import ChatRequest
 from phloem.server.http.chat_request import prepare_chat
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response
@@ -23,7 +24,7 @@ from phloem.server.http.responses.protocol import (
     UNSUPPORTED_IN_RESPONSES,
     ResponseRequest,
 )
-from phloem.server.http.responses.store import ResponseStore
+from phloem.server.http.responses.store import ResponseStore, Stored, history_of
 from phloem.server.http.responses.translate import CHAT_NAMES, chat_of, items_of
 from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller, caller_of, tell_tenant
@@ -102,18 +103,17 @@ async def prepare_response(
         ApiError: it cannot be served.
     """
     owner = _owner(caller)
-    history: list[Any] = []
-    if asked.previous_response_id is not None:
-        history = store.history(owner, asked.previous_response_id)
     head = Head(new_id("resp"), service.model, asked)
+    # In a thread: long histories take long enough for streams to feel it.
+    chat, items = await asyncio.to_thread(
+        _translated, asked, store.chain(owner, asked.previous_response_id)
+    )
 
     def keep(response: dict[str, Any]) -> None:
         if asked.store is not False:
-            items = [_with_id(item) for item in items_of(asked.input)]
-            store.put(owner, response, items, asked.previous_response_id)
+            made = Stored(msgspec.json.encode(response), items, asked.previous_response_id)
+            store.put(owner, head.id, made)
 
-    # In a thread: long histories take long enough for streams to feel it.
-    chat = await asyncio.to_thread(chat_of, asked, history)
     with speaking_of(CHAT_NAMES):
         made = await prepare_chat(
             service, chat, caller, lambda chat_head: ResponseForm(head, chat_head, keep)
@@ -121,7 +121,7 @@ async def prepare_response(
     return replace(
         made,
         requests=[replace(request, rid=head.id) for request in made.requests],
-        prompt="input",
+        prompt=CHAT_NAMES.get(made.prompt, made.prompt),
         constraints=[
             each and replace(each, field=CHAT_NAMES.get(each.field, each.field))
             for each in made.constraints
@@ -136,6 +136,12 @@ async def _read(service: Service, request: Request) -> ResponseRequest:
     tell_tenant(asked, caller_of(request))
     check_model(asked.model, service.model)
     return asked
+
+
+def _translated(asked: ResponseRequest, chain: list[Stored]) -> tuple[ChatRequest, bytes]:
+    """A request as a chat, and its items as they are kept."""
+    chat = chat_of(asked, history_of(chain))
+    return chat, msgspec.json.encode([_with_id(item) for item in items_of(asked.input)])
 
 
 def _owner(caller: Caller) -> Hashable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,14 +53,11 @@ class ResponseStore:
         """What all of them take, about."""
         return self._bytes
 
-    def put(
-        self, owner: Hashable, response: dict[str, Any], input: Sequence[Any], previous: str | None
-    ) -> None:
+    def put(self, owner: Hashable, id: str, made: Stored) -> None:
         """Keep a response, unless it is too large for that by itself."""
-        made = Stored(msgspec.json.encode(response), msgspec.json.encode(input), previous)
         if made.size > self._most_bytes:
             return
-        self._stored[owner, response["id"]] = made
+        self._stored[owner, id] = made
         self._bytes += made.size
         while len(self._stored) > self._most or self._bytes > self._most_bytes:
             _, gone = self._stored.popitem(last=False)
@@ -93,17 +90,23 @@ class ResponseStore:
         self._bytes -= self.get(owner, id).size
         del self._stored[owner, id]
 
-    def history(self, owner: Hashable, id: str) -> list[Any]:
-        """All items, of inputs and outputs, up to the end of a response.
+    def chain(self, owner: Hashable, id: str | None) -> list[Stored]:
+        """A response and all those before it, the first one first; None: none.
 
         Raises:
             ApiError: 404, where one of them is gone.
         """
-        parts: list[list[Any]] = []
-        at: str | None = id
-        while at is not None:
-            stored = self.get(owner, at, "previous_response_id")
-            output = msgspec.json.decode(stored.response)["output"]
-            parts.append(msgspec.json.decode(stored.input) + output)
-            at = stored.previous
-        return [item for part in reversed(parts) for item in part]
+        found = []
+        while id is not None:
+            found.append(self.get(owner, id, "previous_response_id"))
+            id = found[-1].previous
+        return found[::-1]
+
+
+def history_of(chain: Iterable[Stored]) -> list[Any]:
+    """All items, of inputs and outputs, of responses that follow each other."""
+    items = []
+    for stored in chain:
+        items += msgspec.json.decode(stored.input)
+        items += msgspec.json.decode(stored.response)["output"]
+    return items

@@ -43,11 +43,6 @@ def chat_of(request: ResponseRequest, history: Sequence[Any]) -> ChatRequest:
         ApiError: something in it is malformed, or not served.
     """
     check_extras(request)
-    conversation = Conversation()
-    if request.instructions:
-        conversation.say("system", [request.instructions])
-    for index, item in enumerate([*history, *items_of(request.input)]):
-        _add_item(conversation, item, f"item {index - len(history)} of input")
     tools, choice = _tools_of(request)
     fields = {name: getattr(request, name) for name in AS_IN_CHATS}
     if LOGPROBS in (request.include or ()) or request.top_logprobs:
@@ -55,7 +50,7 @@ def chat_of(request: ResponseRequest, history: Sequence[Any]) -> ChatRequest:
     if request.reasoning is not None and request.reasoning.effort is not None:
         fields["reasoning_effort"] = request.reasoning.effort
     return ChatRequest(
-        messages=conversation.messages,
+        messages=None if request.input is None else _messages(request, history),
         max_completion_tokens=request.max_output_tokens,
         tools=tools,
         tool_choice=choice,
@@ -64,9 +59,9 @@ def chat_of(request: ResponseRequest, history: Sequence[Any]) -> ChatRequest:
     )
 
 
-def items_of(given: str | list[Any]) -> list[Any]:
+def items_of(given: str | list[Any] | None) -> list[Any]:
     """An input as items."""
-    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given or []
 
 
 def check_extras(request: ResponseRequest) -> None:
@@ -75,6 +70,12 @@ def check_extras(request: ResponseRequest) -> None:
     Raises:
         ApiError: naming the field.
     """
+    beside = request.instructions or request.previous_response_id
+    if request.input is None and request.input_ids is not None and beside:
+        raise ApiError(
+            "input_ids are all of the prompt: leave out instructions and previous_response_id",
+            param="input_ids",
+        )
     for name in request.include or ():
         if name not in INCLUDABLE:
             raise ApiError(
@@ -88,6 +89,15 @@ def check_extras(request: ResponseRequest) -> None:
             f"metadata has {len(request.metadata or ())} entries and may have {_MOST_METADATA}",
             param="metadata",
         )
+
+
+def _messages(request: ResponseRequest, history: Sequence[Any]) -> list[dict[str, Any]]:
+    conversation = Conversation()
+    if request.instructions:
+        conversation.say("system", [request.instructions])
+    for index, item in enumerate([*history, *items_of(request.input)]):
+        _add_item(conversation, item, f"item {index - len(history)} of input")
+    return conversation.messages
 
 
 def _add_item(conversation: Conversation, item: Any, where: str) -> None:
