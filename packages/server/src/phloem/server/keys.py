@@ -136,7 +136,7 @@ def make_ring(plain: Sequence[str], file: str | None, admin: str | None) -> KeyR
         if not of_file:
             # As without one, everybody would be let in.
             raise ValueError(
-                f"the keys file {file} has no keys: make one with `phloem keys add`, or leave it out"
+                f"the keys file {file} has no keys: add one (`phloem keys add`) or leave it out"
             )
         keys += of_file
     if admin is not None:
