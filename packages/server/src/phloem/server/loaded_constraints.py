@@ -46,7 +46,7 @@ class LoadedConstraints:
         """Those held that can go on now, in the order in which they came."""
         if not self._waiting:
             return ()
-        # All at one moment: a load that ends while they are looked at must not let a later one ahead.
+        # Looked at once: a load that ends meanwhile must not let a later request ahead.
         loading = {key for key, load in self._loads.items() if not load.done()}
         ready = [
             each
