@@ -67,6 +67,15 @@ def test_the_page_on_structured_output_runs(server, capsys):
     assert call.startswith("get_weather {'city': ")
 
 
+def test_the_page_on_clients_runs(server, capsys):
+    (code,) = snippets(ROOT / "docs/clients.md")
+    exec(code.replace("http://127.0.0.1:30000", server.url), {})
+    out = capsys.readouterr().out
+    assert "Paris" in out
+    assert "[length, " in out
+    assert out.endswith("\n400 temperature\n")
+
+
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
 def test_every_relative_link_leads_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):

@@ -53,6 +53,13 @@ def test_structured_output(smollm2, capsys, monkeypatch):
     assert {first, second} <= {f"trade: {t}" for t in ("baker", "clockmaker", "gardener")}
 
 
+def test_a_typed_client(smollm2, capsys):
+    out = run("typed_client", capsys)
+    assert "Paris" in out
+    assert "Tokyo" in out
+    assert "cached: 4 of 5 prompt tokens" in out
+
+
 @pytest.mark.slow
 def test_prefix_reuse_in_transformers(smollm2, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["transformers_prefix_cache.py"])
