@@ -253,6 +253,7 @@ def test_what_asks_for_nothing_more_is_taken(server):
         stream=None,
         stream_options=None,
         logprobs=False,
+        add_special_tokens=False,
     )
     assert response.status_code == 200, response.text
     response = server.post(COMPLETIONS, prompt="a", max_tokens=1, n=2, best_of=2, suffix=None)

@@ -93,13 +93,20 @@ def include_usage(request: OpenAIRequest) -> bool:
     """Whether a stream ends with the usage.
 
     Raises:
-        ApiError: there is no stream that could.
+        ApiError: there is no stream that could, or something else is wanted of it.
     """
     options = request.stream_options
     if options is None:
         return False
     if not request.stream:
         raise ApiError("stream_options needs stream to be true", param="stream_options")
+    if options.include_obfuscation:
+        raise ApiError(
+            "include_obfuscation is true, but chunks are not padded here: give false, or leave it "
+            "out",
+            param="stream_options.include_obfuscation",
+            code="unsupported_parameter",
+        )
     return bool(options.include_usage)
 
 

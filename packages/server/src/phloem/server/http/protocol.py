@@ -7,7 +7,7 @@ for every way in. null means that a field was left out.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -23,8 +23,8 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Extras of a stream."""
 
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
-    """Padding of chunks against who watches their sizes; there is none here."""
+    include_obfuscation: bool | None = None
+    """Padding of chunks against who watches their sizes; there is none here, and true is refused."""
 
 
 class ConstraintFields(msgspec.Struct, kw_only=True):
@@ -189,7 +189,7 @@ OFF = (False,)
 UNSUPPORTED: dict[str, Collection[Any]] = {
     "store": OFF,
     # Controls that other engines have.
-    "add_special_tokens": NEVER,
+    "add_special_tokens": OFF,
     "allowed_token_ids": NEVER,
     "bad_words": NEVER,
     "custom_logit_processor": NEVER,
@@ -240,5 +240,6 @@ UNSUPPORTED_IN_GENERATE: Mapping[str, Collection[Any]] = {
 
 UNSUPPORTED_IN_COMPLETIONS: Mapping[str, Collection[Any]] = {
     **UNSUPPORTED,
+    "add_special_tokens": (True,),
     "suffix": NEVER,
 }
