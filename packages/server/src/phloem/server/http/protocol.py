@@ -24,7 +24,7 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
-    """Padding of chunks against who watches their sizes; there is none here, and true is refused."""
+    """Padding against who watches the sizes of chunks; there is none here, and true is refused."""
 
 
 class ConstraintFields(msgspec.Struct, kw_only=True):
