@@ -93,6 +93,7 @@ def thinking(server_of):
             "other": '<tool_call>{"name": "other", "arguments": {}}</tool_call>',
             "special": "<think>a<other>b</think>c<other>d",
             "json": '<think>{no}</think>{"city":"B"}',
+            "number": '<tool_call>{"name": "weather", "arguments": {"city": 5}}</tool_call>',
             "no thought": '{"city":"B"}',
             "long": "An answer that is longer than its budget",
             "list": '<think>So</think>[{"name":"weather","arguments":{"city":"B"}}]',
@@ -217,6 +218,10 @@ def test_what_is_cut_is_content_and_no_call(thinking):
         assert choice["finish_reason"] == "stop"
         assert calls_of(choice) == []
         assert choice["message"]["content"].endswith(("<tool_c", '"weather", '))
+    choice, _ = both(thinking, "mark cut", tools=TOOLS, max_tokens=len("Well <tool_c"))
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Well <tool_c", "length")
+    choice, _ = both(thinking, "number", tools=TOOLS)
+    assert calls_of(choice) == [("weather", {"city": 5})], "as the model wrote it"
     within = len("<think>") + 60
     choice, _ = both(thinking, "call", tools=TOOLS, max_tokens=within)
     assert choice["finish_reason"] == "length"

@@ -71,11 +71,12 @@ class AnswerParts:
         that it is one number however the news came.
         """
         left, count = self._thought_bytes, 0
+        names, marks = self._reading.names, self._reading.marks
         for token in self._ids:
             if left <= 0:
                 break
-            if token not in self._reading.marks:
-                left -= len(self._reading.names.bytes_of(token))
+            if token not in marks and token not in names.special_ids:
+                left -= len(names.bytes_of(token))
                 count += 1
         return count
 

@@ -6,6 +6,7 @@ Owns the fields that steer the template: `chat_template`, `chat_template_kwargs`
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,11 +49,6 @@ class Conversation:
     continues: bool
     """Whether the output goes on with the last message."""
 
-    @property
-    def size(self) -> int:
-        """Characters of all contents."""
-        return sum(len(message["content"]) for message in self.messages)
-
     def prompt(self, frontend: Frontend, tools: Sequence[dict[str, Any]] | None) -> ChatPrompt:
         """The prompt; rendering and tokenizing take time.
 
@@ -89,6 +85,36 @@ class Conversation:
         """A text that says what the content that is continued says about reasoning."""
         content = self.messages[-1]["content"]
         return BEGIN if content.rfind(BEGIN) > content.rfind(END) else END
+
+
+def chat_prompt(
+    frontend: Frontend,
+    setup: ChatSetup,
+    request: ChatRequest,
+    tools: Sequence[dict[str, Any]] | None,
+) -> ChatPrompt:
+    """The prompt of a request's messages; this takes time.
+
+    Raises:
+        ApiError, ValueError: it is malformed, or too long, or the template refuses it.
+    """
+    talk = conversation(frontend, setup, request, request.messages or ())
+    return talk.prompt(frontend, tools)
+
+
+def work_of(messages: Sequence[Any], tools: Sequence[dict[str, Any]] | None) -> int:
+    """How much work a prompt is, as characters of plain text; a lot where there are other things,
+    which are not looked at.
+    """
+    if tools:
+        return sys.maxsize
+    characters = 0
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(content, str) or "tool_calls" in message:
+            return sys.maxsize
+        characters += len(content) + len(message)
+    return characters
 
 
 def conversation(

@@ -15,7 +15,7 @@ from phloem.server.frontend import Frontend
 from phloem.server.http.answer_parts import AnswerParts, ChatHead, Reading
 from phloem.server.http.answer_parts_form import PartsForm
 from phloem.server.http.chat import ChatForm
-from phloem.server.http.chat_prompt import ChatPrompt, conversation
+from phloem.server.http.chat_prompt import ChatPrompt, chat_prompt, work_of
 from phloem.server.http.chat_protocol import UNSUPPORTED_IN_CHAT, ChatRequest
 from phloem.server.http.constraints import asked_constraint
 from phloem.server.http.describe import body_of
@@ -118,9 +118,9 @@ async def _chat_prompt(service: Service, request: ChatRequest, tools: ToolUse) -
     frontend = service.frontend
     given = given_ids(request, "messages", request.messages is not None)
     if given is None:
-        talk = conversation(frontend, service.chat, request, request.messages or ())
+        work = work_of(request.messages or (), tools.shown)
         with refusing("messages"):
-            return await apart(talk.size, talk.prompt, frontend, tools.shown)
+            return await apart(work, chat_prompt, frontend, service.chat, request, tools.shown)
     if len(given) != 1:
         raise ApiError(
             f"input_ids has {len(given)} lists, but a chat has one prompt: give its ids",
