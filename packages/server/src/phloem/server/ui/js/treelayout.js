@@ -22,7 +22,8 @@ const NARROWEST = 3;
  * @returns {{height: number, spaces: object[], boxes: object[]}} boxes in reading order
  */
 export function layOut(namespaces, width, height, root) {
-  const trees = namespaces.map(grow);
+  // Stable from one second to the next: by their names, the default one first.
+  const trees = namespaces.toSorted((a, b) => (a.namespace < b.namespace ? -1 : 1)).map(grow);
   const leaves = trees.reduce((sum, tree) => sum + tree.rows, 0);
   const row = clamp((height - trees.length * (LABEL + GAP)) / Math.max(leaves, 1), ROW.least, ROW.most);
   const scale = root ? Math.sqrt : (tokens) => tokens;
@@ -56,7 +57,7 @@ function grow({ namespace, nodes }) {
   const tops = [];
   for (const node of grown) (node.parent < 0 ? tops : grown[node.parent].below).push(node);
   for (const node of grown.toReversed()) {
-    // Stable from one second to the next: by the insert that brought it, not by how it is used.
+    // Stable likewise: by the insert that brought it, not by how it is used.
     node.below.sort((a, b) => age(a) - age(b));
     node.rows = Math.max(1, node.below.reduce((sum, child) => sum + child.rows, 0));
   }
