@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import socket
+import subprocess
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -16,7 +18,7 @@ from phloem.server.background import running_server
 from phloem.server.client import NO_RETRIES, AsyncClient, AsyncGrpcClient, RequestFailed
 from phloem.server.config import ServerArgs
 from phloem.server.grpc import phloem_pb2 as pb
-from phloem.server.grpc.server import grpc_server
+from phloem.server.grpc.server import grpc_server, tls_credentials
 from phloem.server.http import create_app
 from phloem.server.http.auth import Access
 from phloem.server.http_config import HttpArgs
@@ -264,6 +266,52 @@ class TestRefusals:
 
         with pytest.raises(StartupError, match=r"choose another --host or --grpc-port"):
             server.run(start())
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory):
+    """Certificates for localhost and for a client, each its own root."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl, which makes the certificates, is not installed")
+    folder = tmp_path_factory.mktemp("pem")
+    for name in ("server", "client"):
+        made = (
+            f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={name}"
+        )
+        files = ["-keyout", folder / f"{name}.key", "-out", folder / f"{name}.pem"]
+        alt = ["-addext", "subjectAltName=DNS:localhost"]
+        subprocess.run([openssl, *made.split(), *files, *alt], check=True, capture_output=True)
+    return folder
+
+
+class TestTls:
+    """A server that shows a certificate, and wants one where it is told to."""
+
+    @pytest.mark.parametrize("wanted", [False, True])
+    def test_it_is_spoken_with_who_shows_what_is_wanted(self, pem, wanted):
+        key, server, client = (str(pem / n) for n in ("server.key", "server.pem", "client.pem"))
+        tls = tls_credentials(server, key, client if wanted else None)
+
+        async def app(scope, receive, send):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"{}"})
+
+        async def ask(port, credentials):
+            target = f"localhost:{port}"
+            async with AsyncGrpcClient(target, credentials=credentials) as asking:
+                return (await asking.health()).ready
+
+        root = (pem / "server.pem").read_bytes()
+        pair = [(pem / f"client.{kind}").read_bytes() for kind in ("key", "pem")]
+
+        async def story():
+            async with grpc_server(app, "127.0.0.1", 0, 1 << 20, tls) as running:
+                bare = grpc.ssl_channel_credentials(root)
+                showing = grpc.ssl_channel_credentials(root, *pair)
+                return [await ask(running.port, each) for each in (None, bare, showing)]
+
+        assert asyncio.run(story()) == [False, not wanted, True]
 
 
 class TestEnds:

@@ -52,7 +52,6 @@ def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
         (["--ssl-keyfile", "k"], "ssl_keyfile was given without an ssl_certfile"),
         (["--ssl-ca-certs", "c"], "ssl_ca_certs was given without an ssl_certfile"),
         (["--ssl-client-certs", "optional"], "was given without ssl_ca_certs"),
-        (["--ssl-certfile", "c", "--grpc-port", "0"], "gRPC has no TLS here"),
         (["--ssl-certfile", "./no-cert"], "ssl_certfile ./no-cert cannot be read"),
         (["--max-connections", "0"], "max_connections 0 lets nobody in"),
         (["--max-request-bytes", "0"], "max_request_bytes 0 lets nobody in"),

@@ -141,7 +141,8 @@ class HttpArgs:
     )
     max_connections: int = option(
         4096,
-        "connections at a time; for more, those that ask nothing are closed, else they get a 503",
+        "connections at a time; for one more, one without a whole request is closed, or it gets "
+        "a 503",
         group=CONNECTIONS,
     )
     header_timeout: float = option(
@@ -210,11 +211,6 @@ class HttpArgs:
                     f"{name} was given without an ssl_certfile, so that there is no TLS: give the "
                     "server's certificate too"
                 )
-        if self.ssl_certfile is not None and self.grpc_port is not None:
-            raise ValueError(
-                "ssl_certfile and grpc_port were given together, but gRPC has no TLS here, so that "
-                "keys would travel in the clear: leave out one of them"
-            )
         if self.ssl_client_certs == "optional" and self.ssl_ca_certs is None:
             raise ValueError(
                 "ssl_client_certs optional was given without ssl_ca_certs, so that no client is "

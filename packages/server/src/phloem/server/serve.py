@@ -145,9 +145,15 @@ class _Serving:
             yield None
             return
         # Imported here: gRPC is an extra.
-        from phloem.server.grpc.server import grpc_server
+        from phloem.server.grpc.server import grpc_server, tls_credentials
 
-        async with grpc_server(app, http.host, http.grpc_port, http.max_request_bytes) as server:
+        tls = None
+        if http.ssl_certfile is not None:
+            # A certificate that is optional is not asked for: gRPC knows no way between.
+            wanted = http.ssl_ca_certs if http.ssl_client_certs == "required" else None
+            tls = tls_credentials(http.ssl_certfile, http.ssl_keyfile, wanted)
+        where = (http.host, http.grpc_port, http.max_request_bytes)
+        async with grpc_server(app, *where, tls) as server:
             yield server
 
     def _server(self, app: ASGIApp) -> uvicorn.Server:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -37,7 +39,11 @@ class GrpcServer:
 
 @asynccontextmanager
 async def grpc_server(
-    app: ASGIApp, host: str, port: int, max_message_bytes: int
+    app: ASGIApp,
+    host: str,
+    port: int,
+    max_message_bytes: int,
+    credentials: grpc.ServerCredentials | None = None,
 ) -> AsyncIterator[GrpcServer]:
     """Serve `app` over gRPC; at the end calls that run are cut off.
 
@@ -46,6 +52,7 @@ async def grpc_server(
         host: the address to listen on.
         port: likewise; 0: any that is free.
         max_message_bytes: larger requests are refused.
+        credentials: for TLS; None: without it.
 
     Raises:
         StartupError: the address is not to be had.
@@ -58,7 +65,7 @@ async def grpc_server(
         calls = HttpCalls(http, NO_RETRIES)
         health = _Health(calls)
         server.add_generic_rpc_handlers((PhloemService(calls).handler(), health.handler()))
-        bound = _bind(server, host, port)
+        bound = _bind(server, host, port, credentials)
         await server.start()
         try:
             yield GrpcServer(bound, health)
@@ -67,10 +74,27 @@ async def grpc_server(
             await server.stop(_SECONDS_TO_CLOSE)
 
 
-def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+def tls_credentials(certfile: str, keyfile: str | None, ca_certs: str | None) -> Any:
+    """What gRPC needs for TLS, of the files that `phloem.server.tls.server_context` has checked.
+
+    Args:
+        certfile: the server's certificate, as PEM.
+        keyfile: its key; None: it is in `certfile`.
+        ca_certs: whose certificates clients must show; None: they are not asked for one.
+    """
+    pair = (Path(keyfile or certfile).read_bytes(), Path(certfile).read_bytes())
+    roots = None if ca_certs is None else Path(ca_certs).read_bytes()
+    return grpc.ssl_server_credentials([pair], roots, require_client_auth=roots is not None)
+
+
+def _bind(
+    server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None
+) -> int:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        return int(server.add_insecure_port(address))
+        if credentials is None:
+            return int(server.add_insecure_port(address))
+        return int(server.add_secure_port(address, credentials))
     except RuntimeError as error:
         raise StartupError(
             f"cannot listen for gRPC on {host} port {port}: choose another --host or --grpc-port"
