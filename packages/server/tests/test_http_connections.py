@@ -296,6 +296,31 @@ def test_whoever_asked_nothing_for_longest_makes_room(in_world):
     in_world(story, connections=3)
 
 
+def test_bodies_that_drip_make_room_too_but_only_where_nobody_is_silent(in_world):
+    async def story(world):
+        _, drips = world.connect(ASKS[:-1])
+        _, silent = world.connect()
+        _, busy = world.connect(ASKS)
+        assert (silent.closed, drips.closed) == (True, False)
+        world.connect(ASKS)
+        assert (drips.answer[0], drips.closed, busy.closed) == (503, True, False)
+        await world.settle()
+
+    in_world(story, connections=2)
+
+
+def test_an_answer_on_its_way_is_not_mixed_with_a_refusal(in_world):
+    async def story(world):
+        connection, transport = world.connect(ASKS, ASKS[:-1])
+        await world.settle()
+        for _ in range(2 * MAX_HEAD_BYTES // 1000):
+            connection.data_received(b"x" * 1000)
+        assert (transport.closed, transport.sent) == (True, b"")
+        connection.connection_lost(None)
+
+    in_world(story)
+
+
 def test_where_all_are_busy_one_more_gets_a_503_at_once(in_world):
     async def story(world):
         for _ in range(2):

@@ -71,14 +71,17 @@ class Connections:
 
     def enter(self, connection: Connection) -> bool:
         """Take a new one in; whether it may ask for anything but a refusal."""
-        fits = len(self._all) < self.limits.connections
-        if not fits and self._heads:
-            # Who waited for longest without asking makes room.
-            next(iter(self._heads)).cut()
-            fits = True
+        fits = len(self._all) < self.limits.connections or self._make_room()
         self._all.add(connection)
         self.wait(connection, "head")
         return fits
+
+    def _make_room(self) -> bool:
+        """Close who has let us wait for longest, those without a request first."""
+        for connection in self._heads:
+            connection.cut()
+            return True
+        return any(connection.give_way() for connection in self._bodies)
 
     def leave(self, connection: Connection) -> None:
         """Forget one."""
@@ -185,6 +188,13 @@ class Connection(HttpToolsProtocol):
         else:
             self._end(_SLOW)
 
+    def give_way(self) -> bool:
+        """Close it, unless it is the server that does not read; whether it is closed."""
+        if self.flow.read_paused:
+            return False
+        self._end(_FULL)
+        return True
+
     def cut(self) -> None:
         """Close it without a word."""
         self._guard.leave(self)
@@ -198,7 +208,9 @@ class Connection(HttpToolsProtocol):
         """Close it, with an answer where none has begun."""
         self._guard.leave(self)
         cycle = self.cycle
-        if cycle is None or cycle.response_complete or not cycle.response_started:
+        begun = cycle is not None and cycle.response_started and not cycle.response_complete
+        # With pipelining, the answer to an earlier request may be on its way.
+        if not begun and not self.pipeline:
             self.transport.write(_raw(error))
         self.transport.close()
 
