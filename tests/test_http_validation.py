@@ -233,6 +233,13 @@ def test_options_of_streams_are_named(server):
         assert next(iter(options)) in f"{error['param']} {error['message']}"
 
 
+def test_options_of_a_stream_need_one_also_where_the_best_are_chosen(server):
+    options = {"stream_options": {"include_usage": True}}
+    for more in ({}, {"best_of": 2}):
+        error = refused(server.post(COMPLETIONS, prompt="a", **options, **more))
+        assert error["param"] == "stream_options"
+
+
 def test_what_asks_for_nothing_more_is_taken(server):
     """Fields that clients send by default, at values that change nothing."""
     response = server.post(

@@ -67,10 +67,12 @@ async def prepare_completion(
     frontend = service.frontend
     n, sequences = _counts(request)
     chooses = sequences != n
+    with_usage = include_usage(request)
     constraint = asked_constraint(request, frontend.grammar.whitespace)
     prompts = given_ids(request, "prompt", request.prompt is not None)
     if prompts is None:
-        text = request.prompt or ""
+        text = request.prompt
+        assert text is not None, "neither a prompt nor input_ids, which was checked above"
         with refusing("prompt"):
             prompts = await apart(text_size(text), _completion_ids, frontend, text)
     check_count(len(prompts), sequences)
@@ -93,7 +95,7 @@ async def prepare_completion(
     if chooses:
         form: CompletionForm = BestOfForm(id, service.model, n, choices, sequences)
     else:
-        form = CompletionForm(id, service.model, n, include_usage(request), choices)
+        form = CompletionForm(id, service.model, n, with_usage, choices)
     field = "prompt" if request.input_ids is None else "input_ids"
     return prepared(requests_of(id, jobs, request), form, request, field, constraint)
 
