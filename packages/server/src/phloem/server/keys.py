@@ -47,6 +47,8 @@ class KeyLimits:
 
     def over(self, others: KeyLimits) -> KeyLimits:
         """These limits, and where there are none those of `others`."""
+        if self is UNLIMITED:
+            return others
         return KeyLimits(
             **{
                 each.name: getattr(others, each.name)
