@@ -162,6 +162,14 @@ def test_thinking_is_a_block_where_it_is_asked_for(client, display):
     assert text.text == "hi"
 
 
+def test_a_budget_bounds_thinking_where_the_model_thinks(client, unthinking):
+    asked = {"thinking": {"type": "enabled", "budget_tokens": 2}}
+    thought = create(client, extra_body=asked).content[0]
+    assert (thought.type, thought.thinking.strip()) == ("thinking", "we")
+    with pytest.raises(anthropic.BadRequestError, match="thinking.budget_tokens"):
+        create(unthinking, extra_body=asked)
+
+
 def test_tokens_go_in_and_come_out(client):
     told = create(client, extra_body={"return_token_ids": True})
     assert len(told.token_ids) == told.usage.output_tokens
