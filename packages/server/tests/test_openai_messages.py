@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from phloem.server.chat_template import ChatTemplate
 from phloem.server.http.chat_messages import plain_messages
 from phloem.server.http.errors import ApiError
 
@@ -40,6 +41,28 @@ def test_calls_have_objects_as_arguments_and_tools_the_names_of_what_was_called(
     ]
     (empty,) = plain_messages([turn | {"tool_calls": [call("")]}])
     assert empty["tool_calls"][0]["function"]["arguments"] == {}
+
+
+def test_arguments_are_written_as_objects_or_added_as_text():
+    (turn,) = plain_messages([{"role": "assistant", "content": None, "tool_calls": [call()]}])
+    template = ChatTemplate(
+        "{% set a = messages[0].tool_calls[0].function.arguments %}"
+        "{{ a | tojson }} {{ 'x' + a + 'y' }} {{ a ~ '!' }} {{ a.city }} {{ a is mapping }}",
+        {},
+    )
+    text = '{"city": "B"}'
+    assert template.render([turn]) == f"{text} x{text}y {text}! B True"
+
+
+def test_ids_of_calls_may_have_to_be_short():
+    turn = {"role": "assistant", "content": None, "tool_calls": [call()]}
+    said = {"role": "tool", "tool_call_id": "c1", "content": "sun"}
+    asked, answered = plain_messages([turn, said], short_ids=True)
+    short = answered["tool_call_id"]
+    assert (len(short), short.isalnum()) == (9, True)
+    assert asked["tool_calls"][0]["id"] == short
+    kept = plain_messages([said | {"tool_call_id": "abcDEF123"}], short_ids=True)
+    assert kept[0]["tool_call_id"] == "abcDEF123"
 
 
 def test_earlier_reasoning_is_called_as_the_template_calls_it():

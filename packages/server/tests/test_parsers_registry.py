@@ -27,10 +27,17 @@ BAR = "\uff5c"
         ("<tool_call>\n<function=f>", "none", "none"),
         ("<tool_call>f<arg_key>", "none", "none"),
         ("<|python_tag|>", "llama3-json", "none"),
-        ("<|python_start|> <|python_tag|>", "pythonic", "none"),
+        ("<|python_start|>", "pythonic", "none"),
+        ("[func_name1(a=1)] <|python_tag|>", "pythonic", "none"),
+        (
+            '{"name": f, "parameters": dictionary of arguments}<|python_start|>',
+            "llama3-json",
+            "none",
+        ),
         ("[TOOL_CALLS]", "mistral", "none"),
         (f"<{BAR}tool▁calls▁begin{BAR}>", "deepseek", "none"),
         (f"<{BAR}Assistant{BAR}>...</think>", "none", "deepseek-r1"),
+        (f"<{BAR}Assistant{BAR}><think></think>", "none", "qwen3"),
         ("<|channel|>", "gpt-oss", "gpt-oss"),
     ],
 )

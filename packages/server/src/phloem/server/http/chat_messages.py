@@ -6,7 +6,9 @@ reasoning.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from phloem.server.http.errors import ApiError
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _MOST_MESSAGES = 10_000
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _COMMON = {"role", "content", "name"}
 _FIELDS = {
     "assistant": _COMMON | {"tool_calls", "reasoning_content"},
@@ -22,8 +25,38 @@ _FIELDS = {
 }
 
 
+class Arguments(dict[str, Any]):
+    """A call's arguments, as templates use them: some write the object, some add its text to
+    theirs.
+    """
+
+    def __init__(self, text: str) -> None:
+        """
+        Raises:
+            ValueError: the text is no JSON object.
+        """
+        given = json.loads(text)
+        if not isinstance(given, dict):
+            raise ValueError("the arguments are no object: give one")
+        super().__init__(given)
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __add__(self, other: str) -> str:
+        return self._text + other
+
+    def __radd__(self, other: str) -> str:
+        return other + self._text
+
+
 def plain_messages(
-    messages: Sequence[Any], *, developers: bool = False, reasoning: str = "reasoning_content"
+    messages: Sequence[Any],
+    *,
+    developers: bool = False,
+    reasoning: str = "reasoning_content",
+    short_ids: bool = False,
 ) -> list[dict[str, Any]]:
     """Messages as chat templates take them: contents are strings, arguments of calls are objects.
 
@@ -33,6 +66,7 @@ def plain_messages(
         messages: as they came.
         developers: whether the template knows their role; they speak as the system otherwise.
         reasoning: what the template calls an assistant's earlier reasoning.
+        short_ids: whether it wants ids of calls to be nine letters and digits, as Mistral's do.
 
     Raises:
         ApiError, ValueError: naming the index of a message that is malformed, or that holds more
@@ -55,6 +89,8 @@ def plain_messages(
         taken = _taken(index, message, names)
         if taken["role"] == "developer" and not developers:
             taken["role"] = "system"
+        if short_ids:
+            _shorten_ids(taken)
         if "reasoning_content" in taken:
             taken[reasoning] = taken.pop("reasoning_content")
         made.append(taken)
@@ -137,15 +173,25 @@ def _call(index: int, call: Any, names: dict[str, str]) -> dict[str, Any]:
         )
     if call.get("type", "function") != "function":
         raise _refused(index, f"has a call of type {str(call['type'])[:100]!r}: give functions")
-    arguments = function.get("arguments") or "{}"
+    given = function.get("arguments") or "{}"
     try:
-        # Templates write the object in their own way.
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+        arguments = Arguments(given if isinstance(given, str) else json.dumps(given))
+    except (ValueError, TypeError, RecursionError) as error:
         raise _refused(
             index, f"has arguments of {name[:100]!r} that are no JSON object: give one as text"
-        )
+        ) from error
     names[id] = name
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _shorten_ids(message: dict[str, Any]) -> None:
+    for call in message.get("tool_calls", ()):
+        call["id"] = _short(call["id"])
+    if "tool_call_id" in message:
+        message["tool_call_id"] = _short(message["tool_call_id"])
+
+
+def _short(id: str) -> str:
+    if _SHORT_ID.fullmatch(id):
+        return id
+    return hashlib.sha256(id.encode()).hexdigest()[:9]

@@ -129,7 +129,12 @@ def conversation(
     template = tokenizer.chat_template or ""
     reasoning = "thinking" if setup.notation.reasoning == HARMONY else "reasoning_content"
     with refusing("messages"):
-        plain = plain_messages(messages, developers='"developer"' in template, reasoning=reasoning)
+        plain = plain_messages(
+            messages,
+            developers='"developer"' in template,
+            reasoning=reasoning,
+            short_ids=setup.notation.tool_calls == "mistral",
+        )
     continues = bool(request.continue_final_message)
     if continues and request.add_generation_prompt:
         raise ApiError(

@@ -69,16 +69,16 @@ class HermesParser(CallObjectReader):
 
 class Llama3Parser(CallObjectReader):
     """`<|python_tag|>{"name": ..., "parameters": {...}}`, several with `;` between them; without
-    the mark where the output begins with one.
+    the mark where the output begins with one. Llama 4 has other marks around it.
     """
 
-    MARKS = ("<|python_tag|>",)
+    MARKS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
 
     def _read(self) -> Steps[None]:
         if (yield from self._next()) == "{":
             yield from self._attempt(self._objects())
         self._give_back()
-        while (yield from self._text(self.MARKS)):
+        while (yield from self._text(self.MARKS[:2])):
             yield from self._attempt(self._objects())
 
     def _objects(self) -> Steps[None]:
@@ -86,6 +86,10 @@ class Llama3Parser(CallObjectReader):
             yield from self._call_object()
             yield from self._space()
             self._drop()
+            if (yield from self._comes(self.MARKS[2])):
+                yield from self._space()
+                self._drop()
+                return
             if not (yield from self._comes(";")) and self._rest[:1] != "{":
                 return
             yield from self._space()

@@ -110,8 +110,11 @@ _DETECTED = (
     (HARMONY, "<|channel|>"),
     ("deepseek", CALLS_BEGIN),
     ("mistral", "[TOOL_CALLS]"),
-    ("pythonic", "<|python_start|>"),
+    # Llama's templates say in words how to call, and some name marks of other notations too.
+    ("pythonic", "func_name1("),
+    ("llama3-json", '"parameters": dictionary of argument'),
     ("llama3-json", "<|python_tag|>"),
+    ("pythonic", "<|python_start|>"),
     ("hermes", "<tool_call>"),
 )
 _NOT_HERMES = ("<function=", "<arg_key>")
@@ -128,7 +131,9 @@ def detect(chat_template: str | None) -> Notation:
         return Notation(HARMONY, HARMONY)
     if END not in template:
         return Notation(calls)
-    return Notation(calls, "deepseek-r1" if f"<{BAR}Assistant{BAR}>" in template else "qwen3")
+    # A template that opens the reasoning itself says in each prompt whether it did.
+    at_once = f"<{BAR}Assistant{BAR}>" in template and BEGIN not in template
+    return Notation(calls, "deepseek-r1" if at_once else "qwen3")
 
 
 def notation_of(tool_calls: str, reasoning: str, chat_template: str | None) -> Notation:
