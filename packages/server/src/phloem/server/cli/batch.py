@@ -9,7 +9,7 @@ import asyncio
 import functools
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,16 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from phloem.server.cli.options import GroupedCommand, GroupedOption, engine_options, usage_errors
+from phloem.server.cli.options import (
+    GroupedCommand,
+    GroupedOption,
+    dataclass_options,
+    engine_options,
+    usage_errors,
+)
 from phloem.server.cli.session import model_progress, status_console
 from phloem.server.config import ServerArgs
+from phloem.server.http_config import HttpArgs
 
 if TYPE_CHECKING:
     from phloem.server.batch.lines import Key
@@ -38,6 +45,17 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SOME_FAILED = 3
 _SHOWN_PROBLEMS = 3
+
+_ANSWERING = (
+    "served_model_name",
+    "strict_fields",
+    "chat_template",
+    "trust_request_chat_template",
+    "tool_call_parser",
+    "reasoning_parser",
+    "max_request_bytes",
+)
+"""What of a server's options says how requests are answered."""
 
 _option = functools.partial(click.option, cls=GroupedOption, group="Batch")
 
@@ -55,7 +73,6 @@ _option = functools.partial(click.option, cls=GroupedOption, group="Batch")
 @_option(
     "--api-key", envvar="OPENAI_API_KEY", help="For a server that wants one.  [OPENAI_API_KEY]"
 )
-@_option("--served-model-name", help="What requests call the model that is started here.")
 @_option(
     "--concurrency",
     type=click.IntRange(min=1),
@@ -70,6 +87,7 @@ _option = functools.partial(click.option, cls=GroupedOption, group="Batch")
     show_default=True,
     help="Results are on the disk after so long, against loss of power; 0: each at once.",
 )
+@dataclass_options(HttpArgs, "http_args", _ANSWERING)
 @engine_options
 @click.pass_context
 def command(
@@ -78,10 +96,10 @@ def command(
     output_file: Path,
     server: str | None,
     api_key: str | None,
-    served_model_name: str | None,
     concurrency: int,
     sync_seconds: float,
     engine_args: dict[str, Any],
+    http_args: dict[str, Any],
 ) -> None:
     """Answer the requests of INPUT, one a line in OpenAI's batch format, into OUTPUT.
 
@@ -92,24 +110,23 @@ def command(
     """
     console = status_console()
     with usage_errors():
-        args = ServerArgs(**engine_args)
+        args, http = ServerArgs(**engine_args), HttpArgs(**http_args)
         if server is not None:
-            _refuse_engine_options(engine_args, served_model_name)
+            _refuse_options([*engine_args, *http_args])
         keys = _keys(input_file, output_file)
     try:
         with usage_errors(), _opened(output_file, keys, sync_seconds) as output:
             if len(output.done) == len(keys):
                 console.print(f"all {len(keys)} lines have their results already")
                 ctx.exit(_SOME_FAILED if output.failed else 0)
-            target = _target(args, served_model_name, server, api_key, console)
+            target = _target(args, http, server, api_key, console)
             job = _Job(input_file, len(keys), output, concurrency, console)
             ctx.exit(asyncio.run(job.run(target)))
     except OSError as error:
         raise click.ClickException(f"{output_file}: {error.strerror or error}") from error
 
 
-def _refuse_engine_options(engine_args: dict[str, Any], name: str | None) -> None:
-    given = [*engine_args, *([] if name is None else ["served_model_name"])]
+def _refuse_options(given: Sequence[str]) -> None:
     if given:
         flag = "--" + given[0].replace("_", "-")
         raise ValueError(
@@ -141,7 +158,7 @@ def _opened(path: Path, keys: Collection[Key], sync_seconds: float) -> closing[O
 
 def _target(
     args: ServerArgs,
-    name: str | None,
+    http: HttpArgs,
     server: str | None,
     api_key: str | None,
     console: Console,
@@ -158,7 +175,7 @@ def _target(
     from phloem.server.located_model import locate_model
 
     with model_progress(console) as progress:
-        return local(locate_model(args, progress), name)
+        return local(locate_model(args, progress), http)
 
 
 class _Job:

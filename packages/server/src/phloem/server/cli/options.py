@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import Field, fields
 from typing import Any, TypeVar
@@ -21,15 +21,21 @@ from phloem.server.config import ServerArgs
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def dataclass_options(cls: type, argument: str) -> Callable[[Command], Command]:
-    """A decorator that adds an option for each field of `cls`.
+def dataclass_options(
+    cls: type, argument: str, names: Collection[str] | None = None
+) -> Callable[[Command], Command]:
+    """A decorator that adds an option for each field of `cls`, or for those of these names.
 
     The command gets those that were given as one dict, in the keyword argument `argument`. Fields
     are str, int, float or bool, or one of these and None, or tuple[str, ...], whose option may be
     given several times; their metadata may hold `help`, `choices` and `secret_env`.
     """
     hints = typing.get_type_hints(cls)
-    options = {field.name: _option(field, hints[field.name]) for field in fields(cls)}
+    options = {
+        field.name: _option(field, hints[field.name])
+        for field in fields(cls)
+        if names is None or field.name in names
+    }
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
