@@ -76,3 +76,7 @@ class ChatSetup:
             None if end is None else tokenizer.token_to_id(BEGIN),
             options.trust_request_chat_template,
         )
+
+
+NO_NOTATION = ChatSetup()
+"""All is content, and requests bring no template."""

@@ -13,7 +13,7 @@ from starlette.types import Scope, Send
 
 from phloem.server.frontend import Frontend
 from phloem.server.http.body import checked, read_json
-from phloem.server.http.chat_setup import ChatSetup
+from phloem.server.http.chat_setup import NO_NOTATION, ChatSetup
 from phloem.server.http.constraints import with_constraints
 from phloem.server.http.generation import Answer, Generation
 from phloem.server.http.limits import Limiter
@@ -39,7 +39,7 @@ class Service:
     limiter: Limiter
     unknown_fields: UnknownFields | None = None
     """Tells of those that are passed over; None: they are refused."""
-    chat: ChatSetup = ChatSetup()
+    chat: ChatSetup = NO_NOTATION
 
     async def read(
         self,
