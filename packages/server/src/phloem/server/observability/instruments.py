@@ -6,7 +6,7 @@ them several times cheaper: one of them is touched for each token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -110,11 +110,6 @@ def counter_family(name: str, help: str, common: Labels, value: float) -> Metric
     shown = CounterMetricFamily(PREFIX + name, help, labels=list(common))
     shown.add_metric(list(common.values()), value)
     return shown
-
-
-def families(shown: Iterable[Counter | Histogram], common: Labels) -> list[Metric]:
-    """All of them."""
-    return [each.family(common) for each in shown]
 
 
 def parts_family(name: str, help: str, common: Labels, label: str, of: Mapping[str, Any]) -> Metric:
