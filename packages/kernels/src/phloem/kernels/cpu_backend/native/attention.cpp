@@ -138,8 +138,8 @@ class TileRun {
       slots.next_keys = next_keys_;
       slots.next_values = next_values_;
     }
-    block_.read(keys_, values_, plan_.head_dim, plan_.value_dim, slots);
     const QueryRange range{step.begin * group_, step.end * group_};
+    block_.read(keys_, values_, plan_.head_dim, plan_.value_dim, slots, range.end - range.begin);
     block_.weigh(range, positions_, step.start, step.count, results_);
     balance(range, span_, results_.most, results_.sum);
     for (int i = range.begin; i < range.end; ++i) add_[i] *= results_.unit[i];

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "attention_few.h"
 #include "attention_kernel.h"
 #include "attention_pack.h"
 
@@ -133,7 +134,7 @@ class FloatTile {
   }
 
   void read(const Slots<T>& keys, const Slots<T>& values, int dim, int value_dim,
-            const BlockSlots& block) {
+            const BlockSlots& block, int /*queries*/) {
     pack_keys(keys_, keys, dim, block);
     pack_values(values_, values, value_dim, block);
   }
@@ -235,10 +236,17 @@ class ByteTile {
     offsets_[i] = -128 * sum;
   }
 
+  // `queries`: how many will read the block.
   void read(const Slots<int8_t>& keys, const Slots<int8_t>& values, int dim, int value_dim,
-            const BlockSlots& block) {
-    pack_keys(keys_, keys, dim, block);
-    pack_values(values_, values, value_dim, block);
+            const BlockSlots& block, int queries) {
+    few_ = queries <= FEW_QUERIES && dim % ROW_VECTOR == 0 && value_dim % ROW_VECTOR == 0;
+    if (few_) {
+      key_rows_.find(keys, dim, block, block.next_keys);
+      value_rows_.find(values, value_dim, block, block.next_values);
+    } else {
+      pack_keys(keys_, keys, dim, block);
+      pack_values(values_, values, value_dim, block);
+    }
     gather_scales(key_scales_, keys, block);
     gather_scales(value_scales_, values, block);
   }
@@ -249,12 +257,17 @@ class ByteTile {
     float* scores = row(range.begin);
     const int32_t* offsets = offsets_ + range.begin;
     const float* scales = key_scales_;
-    product<KeyProduct>({queries_ + static_cast<size_t>(range.begin) * units_, units_},
-                        {keys_, BLOCK_VECTORS}, units_, range.end - range.begin, vectors_of(count),
-                        [=](int r, int v, i32x16 x) {
-                          store(scores + r * BLOCK + v * LANES,
-                                to_float(x + splat(offsets[r])) * load(scales + v * LANES));
-                        });
+    const int32_t* queries = queries_ + static_cast<size_t>(range.begin) * units_;
+    const int size = range.end - range.begin;
+    const auto emit = [=](int r, int v, i32x16 x) {
+      store(scores + r * BLOCK + v * LANES,
+            to_float(x + splat(offsets[r])) * load(scales + v * LANES));
+    };
+    if (few_)
+      few_key_products(size, queries, key_rows_, units_, count, emit);
+    else
+      product<KeyProduct>({queries, units_}, {keys_, BLOCK_VECTORS}, units_, size,
+                          vectors_of(count), emit);
     // See FloatTile.
     each_query(range, positions, start, count, [&](int i, int seen, auto masked) {
       results.most[i] = largest_score<masked>(row(i), seen) * scales_[i];
@@ -267,13 +280,17 @@ class ByteTile {
   // See FloatTile.
   void accumulate(QueryRange range, int count, f32x16* sums, const float* keep, const float* add) {
     const uint8_t* weights = weights_ + static_cast<size_t>(range.begin) * BLOCK;
-    product<ValueProduct>({reinterpret_cast<const int32_t*>(weights), BLOCK / 4},
-                          {values_, value_vectors_}, (count + 3) / 4, range.end - range.begin,
-                          value_vectors_, [=, this](int r, int v, i32x16 x) {
-                            const int i = range.begin + r;
-                            f32x16* to = sums + static_cast<size_t>(i) * value_vectors_ + v;
-                            *to = fma(to_float(x), splat(add[i]), *to * splat(keep[i]));
-                          });
+    const int size = range.end - range.begin;
+    const auto emit = [=, this](int r, int v, i32x16 x) {
+      const int i = range.begin + r;
+      f32x16* to = sums + static_cast<size_t>(i) * value_vectors_ + v;
+      *to = fma(to_float(x), splat(add[i]), *to * splat(keep[i]));
+    };
+    if (few_)
+      few_value_products(size, weights, value_rows_, value_vectors_, count, emit);
+    else
+      product<ValueProduct>({reinterpret_cast<const int32_t*>(weights), BLOCK / 4},
+                            {values_, value_vectors_}, (count + 3) / 4, size, value_vectors_, emit);
   }
 
  private:
@@ -325,6 +342,8 @@ class ByteTile {
   f32x16* const values_;
   float* const key_scales_;
   float* const value_scales_;
+  ByteRows key_rows_, value_rows_;  // for few queries, instead of packed blocks
+  bool few_ = false;
 };
 
 template <class T>
