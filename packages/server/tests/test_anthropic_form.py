@@ -27,6 +27,8 @@ STEPS = [
 class Scripted:
     """Gives out parts, those of a step for each news."""
 
+    reasoning_tokens = 2
+
     def __init__(self, steps):
         self.steps = list(steps)
 
@@ -99,6 +101,7 @@ def test_a_whole_message_is_the_streamed_one():
     assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
     assert message["content"][2]["input"] == {"a": 1}
     assert message["role"] == "assistant"
+    assert message["usage"]["output_tokens_details"] == {"thinking_tokens": 2}
 
 
 @pytest.mark.parametrize(

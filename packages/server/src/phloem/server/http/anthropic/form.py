@@ -141,11 +141,14 @@ class MessageForm:
     def _ending(self, finish: Finish | None) -> dict[str, Any]:
         reason, sequence = None, None
         if finish is not None:
-            reason = {"stop": "end_turn", "length": "max_tokens"}[finish.type]
-            if any(block.kind == "call" and block.whole for block in self._blocks.all):
-                reason = {"end_turn": "tool_use"}.get(reason, reason)
+            if finish.type == "length":
+                reason = "max_tokens"
+            elif any(block.kind == "call" and block.whole for block in self._blocks.all):
+                reason = "tool_use"
             elif isinstance(finish.matched, str):
                 reason, sequence = "stop_sequence", finish.matched
+            else:
+                reason = "end_turn"
         return {"stop_reason": reason, "stop_sequence": sequence}
 
     def _truth(self, last: TextNews) -> dict[str, Any]:
@@ -162,7 +165,7 @@ class MessageForm:
         read = news.cached_tokens
         created = max(self._head.marked_tokens - read, 0)
         ttl = self._head.ttl
-        return {
+        usage: dict[str, Any] = {
             "input_tokens": news.prompt_tokens - read - created,
             "cache_read_input_tokens": read,
             "cache_creation_input_tokens": created,
@@ -172,3 +175,6 @@ class MessageForm:
             },
             "output_tokens": news.completion_tokens,
         }
+        if news.finish is not None:
+            usage["output_tokens_details"] = {"thinking_tokens": self._parts.reasoning_tokens}
+        return usage
