@@ -131,6 +131,16 @@ def test_a_whole_answer_has_all_outputs_in_their_order():
     assert client.messages[0]["status"] == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_are_paid_for_as_they_come_also_of_answers_that_nobody_waits_for(stream):
+    spent = []
+    answer(Scripts(["a", "b", "c"], ["d"]), stream, spent=spent)
+    assert spent == [1] * 4
+    spent.clear()
+    answer(Scripts(["a", "b", ApiError("x", 500)]), stream=True, spent=spent)
+    assert spent == [1] * 2
+
+
 def test_a_stream_passes_on_what_comes_and_ends_with_the_mark():
     client = answer(Scripts(["a", "b"]), stream=True)
     assert client.body == "0 a\n0 b\ntail\n"

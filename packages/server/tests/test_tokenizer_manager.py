@@ -128,6 +128,18 @@ def test_an_ended_stream_aborts_nothing_when_it_is_closed(manager, sent):
     assert len(sent) == 1
 
 
+def test_a_tenant_ends_its_own_requests_only(manager, sent):
+    manager.start(replace(asked("a"), tenant="one"))
+    manager.start(replace(asked("b"), tenant="two"))
+    manager.start(asked("c"))
+    del sent[:]
+    assert manager.abort("a", "two") == manager.abort("c", "two") == 0
+    assert sent == []
+    assert manager.abort("a", "one") == manager.abort(None, "two") == 1
+    assert manager.abort(None) == 3
+    assert sent == [Abort(["a"]), Abort(["b"]), Abort(["a", "b", "c"])]
+
+
 def test_news_of_a_closed_stream_are_dropped_and_its_id_is_free_after_the_last(manager, sent):
     async def run():
         stream = manager.start(asked())
