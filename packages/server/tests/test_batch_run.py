@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from contextlib import closing
 
 import httpx
 import pytest
 
+from phloem.server.batch import output as output_module
 from phloem.server.batch.lines import BadLine, RequestLine
 from phloem.server.batch.output import OutputFile
 from phloem.server.batch.run import BatchRun, ServerGone, again, unless
@@ -155,6 +157,25 @@ def test_a_server_that_is_gone_ends_the_run(path):
     with pytest.raises(ServerGone, match="the connection failed: refused"):
         run(path, server, [request(i) for i in range(1, 100)], concurrency=1)
     assert [r["custom_id"] for r in results(path)] == ["id-1"]
+
+
+def test_a_full_disk_ends_the_run_and_the_next_one_repairs_it(path, monkeypatch):
+    lines = [request(i) for i in range(1, 9)]
+    write, room = output_module._write, [400]
+
+    def until_full(fd, data):
+        write(fd, data[: room[0]])
+        if len(data) > room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        room[0] -= len(data)
+
+    monkeypatch.setattr(output_module, "_write", until_full)
+    with pytest.raises(OSError, match="No space left"):
+        run(path, Server(), lines)
+    assert len(path.read_bytes()) == 400
+    monkeypatch.undo()
+    _, got = run(path, Server(), lines)
+    assert sorted(r["custom_id"] for r in got) == [f"id-{i}" for i in range(1, 9)]
 
 
 def test_an_engine_that_dies_ends_what_waits_for_it():

@@ -65,6 +65,7 @@ class OutputFile:
         """Of these, the results that are no success."""
         self._sync_seconds = sync_seconds
         self._synced = time.monotonic()
+        self._failure: OSError | None = None
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             self._lock(path)
@@ -77,9 +78,15 @@ class OutputFile:
         """Add a result.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: it cannot be written; nor can any after it, which would join a torn line.
         """
-        _write(self._fd, msgspec.json.encode(record) + b"\n")
+        if self._failure is not None:
+            raise self._failure
+        try:
+            _write(self._fd, msgspec.json.encode(record) + b"\n")
+        except OSError as error:
+            self._failure = error
+            raise
         self.done.add(key)
         self.failed += not ok
         now = time.monotonic()
