@@ -30,7 +30,7 @@ def server(serve, write_script):
         {"prompt": "Once upon", "output": " a time"},
         {"prompt": CHAT.format("Long"), "output": "la " * 100},
     ]
-    return serve(write_script(script), grammar_backend="fsm")
+    return serve(write_script(script), grammar_backend="fsm", chunked_prefill_size=20)
 
 
 def byte_id(character):
@@ -214,16 +214,19 @@ def test_the_tree_changes_as_requests_arrive(browser, server):
 
 
 def test_requests_are_listed_with_their_timeline_and_latencies(browser, server):
-    asked = server.post("/v1/completions", prompt="Once upon", max_tokens=7).json()
+    prompt = "Once upon" + " and on" * 5  # in chunks of 20 tokens
+    body = {"prompt": prompt, "max_tokens": 7, "ignore_eos": True, "cache_salt": "of its own"}
+    asked = server.post("/v1/completions", **body).json()
     with opened(browser, server, "#operations") as page:
         row = page.locator("#requests tbody tr").first
-        expect(row).to_contain_text("9")
+        expect(row).to_contain_text(str(len(prompt)))
         button = row.get_by_role("button")
         assert button.get_attribute("title") == asked["id"]
         button.click()
         expect(button).to_have_attribute("aria-pressed", "true")
         expect(page.locator("#timeline .stage-decode").first).to_be_visible()
-        expect(page.locator("#timeline")).to_contain_text("7 tokens")
+        expect(page.locator("#timeline")).to_contain_text("for 44 tokens in 3 chunks")
+        expect(page.locator("#timeline")).to_contain_text("for 7 tokens")
         for id in ("#ttft", "#itl"):
             expect(page.locator(f"{id} rect").first).to_be_visible()
             page.locator(id).get_by_text("As a table").click()

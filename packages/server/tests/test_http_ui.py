@@ -243,7 +243,7 @@ def news(tokens, finish=None, **fields):
 
 
 def begun(recent, rid="r"):
-    return recent.begin(GenerationRequest(rid, [1, 2, 3, 4], SamplingParams()))
+    return recent.begin(GenerationRequest(rid, [1, 2, 3, 4], SamplingParams()), recent.now())
 
 
 def test_a_request_is_followed_from_its_start_to_its_end():

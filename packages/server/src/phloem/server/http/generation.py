@@ -165,9 +165,10 @@ class Generation:
         sequences: list[_Sequence] = []
         try:
             for request in requests:
+                began = self.recent.now()
                 with refusing(prompt=prompt):
                     stream = self._frontend.start(request)
-                trace = self.recent.begin(request)
+                trace = self.recent.begin(request, began)
                 sequences.append(_Sequence(stream, self._metrics.meter(request), trace, spend))
             yield sequences
         finally:

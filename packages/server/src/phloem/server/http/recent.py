@@ -40,11 +40,15 @@ class Trace:
     )
 
     def __init__(
-        self, recent: Recent, request: GenerationRequest, clock: Callable[[], float]
+        self,
+        recent: Recent,
+        request: GenerationRequest,
+        began: float,
+        clock: Callable[[], float],
     ) -> None:
         self._recent = recent
         self._clock = clock
-        self._began = clock()
+        self._began = began
         self._every = 1
         self._skipped = 0
         self._steps: list[tuple[float, int]] = []
@@ -107,13 +111,14 @@ class Recent:
     """The sequences that run, and the last ones that have ended."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+        self.now = clock
+        """Seconds."""
         self._running: dict[Trace, None] = {}
         self._ended: deque[Trace] = deque(maxlen=KEPT)
 
-    def begin(self, request: GenerationRequest) -> Trace:
-        """Take note of a sequence that has just been started."""
-        trace = Trace(self, request, self._clock)
+    def begin(self, request: GenerationRequest, began: float) -> Trace:
+        """Take note of a sequence that was started at a time of `now`."""
+        trace = Trace(self, request, began, self.now)
         self._running[trace] = None
         return trace
 

@@ -34,7 +34,9 @@ export async function chat(answer, messages, fields, signal, changed) {
       note(answer, delta.content || delta.reasoning_content || delta.tool_calls);
       answer.text += delta.content ?? "";
       answer.reasoning += delta.reasoning_content ?? "";
-      for (const token of choice.logprobs?.content ?? []) {
+      // What the model thinks is shown apart, as plain text.
+      const shown = delta.reasoning_content && !delta.content ? [] : choice.logprobs?.content ?? [];
+      for (const token of shown) {
         const top = token.top_logprobs.map((each) => ({ text: each.token, logprob: each.logprob }));
         answer.tokens.push({ text: names.of(token), name: token.token, logprob: token.logprob, top });
       }

@@ -88,9 +88,9 @@ function described(report, milliseconds) {
   if (report.supported) return [true, `The server enforces this (checked in ${seconds(milliseconds / 1000)}).`];
   const reasons = report.backends.map((each) => {
     const where = each.pointer ? `At ${each.pointer}: ` : "";
-    return `${where}${each.message ?? "the server cannot enforce this"} (${each.backend})`;
+    return `${each.backend}: ${where}${each.message}`;
   });
-  return [false, reasons.join("\n")];
+  return [false, ["The server cannot enforce this.", ...reasons].join("\n")];
 }
 
 function show(good, text) {
