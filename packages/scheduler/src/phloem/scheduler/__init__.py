@@ -41,6 +41,7 @@ from phloem.scheduler.sampling import SamplingBatch, SamplingParams, TokenHistor
 from phloem.scheduler.scheduler import Scheduler
 from phloem.scheduler.scripted import ScriptedResponses, ScriptedRowError, ScriptedRunner
 from phloem.scheduler.validation import (
+    MOST_URGENT,
     checked_new_tokens,
     checked_pooling,
     checked_priority,
@@ -50,6 +51,7 @@ from phloem.scheduler.validation import (
 )
 
 __all__ = [
+    "MOST_URGENT",
     "RELAYED",
     "BatchRow",
     "ContextLengthError",

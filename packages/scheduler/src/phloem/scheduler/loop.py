@@ -8,12 +8,15 @@ wait for steps, and for a moment at most for a copy between cache tiers if there
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 from phloem.scheduler.batch import ScheduleBatch
 from phloem.scheduler.news import News
-from phloem.scheduler.ports import Runner, Step
+from phloem.scheduler.ports import Runner, Step, StepResult
 from phloem.scheduler.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
 
 _COPY_WAIT = 0.005
 """Seconds to wait at once for a copy between tiers; a request that comes meanwhile waits too."""
@@ -129,12 +132,11 @@ def _sample(
 def _process(
     scheduler: Scheduler, runner: Runner, batch: ScheduleBatch, step: Step | Exception
 ) -> None:
-    if isinstance(step, Exception):
-        scheduler.process(batch, step)
-        return
+    result: StepResult | Exception
     try:
-        result = runner.result(step)
+        result = step if isinstance(step, Exception) else runner.result(step)
     except Exception as error:  # as above
-        scheduler.process(batch, error)
-    else:
-        scheduler.process(batch, result)
+        result = error
+    if isinstance(result, Exception):
+        logger.error("a step of the model failed, and its requests with it", exc_info=result)
+    scheduler.process(batch, result)
