@@ -157,10 +157,10 @@ def test_an_abort_that_arrives_with_its_request_ends_it_before_it_runs(harness):
 
 
 def test_controls_are_answered_between_steps_in_order(harness):
-    harness.send(Generate("r", [5], GREEDY), Control(1, "ping"), Control(2, "state"))
+    harness.send(Generate("r", [5], GREEDY), Control(1, "resume"), Control(2, "state"))
     harness.service.turn()
-    ping, state = harness.frontend.take()
-    assert ping == Reply(1, {})
+    resumed, state = harness.frontend.take()
+    assert resumed == Reply(1, {})
     assert (state.id, state.value["running"] + state.value["waiting"]) == (2, 1)
     harness.service.turn()
     harness.send(Control(3, "flush_cache"), Control(4, "odd"))

@@ -7,6 +7,7 @@ for it. What a child does is its own module's business.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import shutil
@@ -46,6 +47,9 @@ class ChildConfig(msgspec.Struct, frozen=True):
     spawned: float
     """When, on the monotonic clock, which processes share."""
     log_format: str = "text"
+    watchdog_seconds: float = 0.0
+    """What a turn of a loop may take; 0: any time."""
+    watchdog_exits: bool = False
 
 
 # In the child.
@@ -57,8 +61,11 @@ def enter_child(name: str, at_end: Callable[[], None] = lambda: None) -> ChildCo
     `at_end` is called, in a thread of ours, when a parent that has not died ends the child; it has
     a second or so.
 
-    Ctrl-C is left to the parent, which ends its children in its own time.
+    Ctrl-C is left to the parent, which ends its children in its own time. A crash in native code
+    writes the stacks of all threads to standard error, and so does SIGUSR1.
     """
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = bytearray()
     while not line.endswith(b"\n"):

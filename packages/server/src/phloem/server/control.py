@@ -71,7 +71,6 @@ def _set_weight_version(scheduler: Scheduler, name: str) -> Value:
 
 
 _ACTIONS: Mapping[str, Callable[..., Value]] = {
-    "ping": lambda scheduler: {},
     "state": state,
     "flush_cache": lambda scheduler: {"freed": flush_cache(scheduler)},
     "pause": _pause,

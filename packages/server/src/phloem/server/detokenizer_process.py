@@ -10,7 +10,7 @@ import zmq
 from phloem.server.children import enter_child
 from phloem.server.detokenizer import TokenText
 from phloem.server.ipc import Inbox, Outbox
-from phloem.server.messages import TextBatch, TextNews, TokenBatch, TokenNews
+from phloem.server.messages import Beat, Heard, TextBatch, TextNews, TokenBatch, TokenNews
 from phloem.server.news import text_news
 from phloem.server.output_text import OutputText
 from phloem.server.tokenizer import Tokenizer
@@ -25,6 +25,12 @@ class DetokenizerService:
 
     def __len__(self) -> int:
         return len(self._texts)
+
+    def answer(self, message: TokenBatch | Beat) -> TextBatch | Heard:
+        """What a message becomes."""
+        if isinstance(message, Beat):
+            return Heard("detokenizer", message.number)
+        return self.text_batch(message)
 
     def text_batch(self, batch: TokenBatch) -> TextBatch:
         """The batch with its text, in the same order."""
@@ -48,9 +54,11 @@ def main() -> None:
     """Run in a process of its own."""
     config = enter_child("detokenizer")
     context = zmq.Context()
-    inbox: Inbox[TokenBatch] = Inbox(context, config.endpoints.detokenizer, TokenBatch)
-    frontend: Outbox[TextBatch] = Outbox(context, config.endpoints.frontend)
+    inbox: Inbox[TokenBatch | Beat] = Inbox(
+        context, config.endpoints.detokenizer, TokenBatch | Beat
+    )
+    frontend: Outbox[TextBatch | Heard] = Outbox(context, config.endpoints.frontend)
     service = DetokenizerService(Tokenizer.from_folder(config.tokenizer_folder))
     while True:
-        for batch in inbox.wait():
-            frontend.send(service.text_batch(batch))
+        for message in inbox.wait():
+            frontend.send(service.answer(message))

@@ -148,10 +148,11 @@ class Frontend(Protocol):
         ...
 
     async def ping(self, timeout: float) -> None:
-        """Wait until the scheduler's loop answers.
+        """Whether the engine goes on, or has nothing to do; answers at once.
 
         Raises:
-            ServiceUnavailable: it did not within `timeout` seconds, or has ended.
+            ServiceUnavailable: a part of it has been silent for more than `timeout` seconds, or has
+                ended.
         """
         ...
 

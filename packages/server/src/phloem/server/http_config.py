@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from phloem.server.config import check_choices, check_types, option
 from phloem.server.observability.access_log import LEVELS as LOGGED_OF_REQUESTS
 from phloem.server.observability.logs import FORMATS as LOG_FORMATS
 from phloem.server.observability.tracing import check_tracing
 from phloem.server.parsers.registry import REASONING_PARSERS, TOOL_CALL_PARSERS
+from phloem.server.watchdog import ACTIONS as WATCHDOG_ACTIONS
 
-HTTP, ACCESS, CONNECTIONS = "HTTP", "Access", "Connections"
+HTTP, FAULTS, ACCESS, CONNECTIONS = "HTTP", "Health and faults", "Access", "Connections"
 METRICS_ACCESS = ("key", "admin", "open")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -76,8 +78,33 @@ class HttpArgs:
         group=HTTP,
         choices=REASONING_PARSERS,
     )
+
     drain_seconds: float = option(
-        5.0, "how long running requests may go on after a first Ctrl-C or SIGTERM", group=HTTP
+        20.0, "how long running requests may go on after a first Ctrl-C or SIGTERM", group=FAULTS
+    )
+    health_timeout: float = option(
+        10.0,
+        "seconds for which a process of the engine may be silent before /health is 503",
+        group=FAULTS,
+    )
+    watchdog_timeout: float = option(
+        300.0,
+        "seconds that a step may take before the stacks of its process are logged; 0: any time",
+        group=FAULTS,
+    )
+    watchdog_action: str = option(
+        "log",
+        "what else happens then; exit: the process ends, and the server with it",
+        group=FAULTS,
+        choices=WATCHDOG_ACTIONS,
+    )
+    crash_dump_dir: str | None = option(
+        None,
+        "folder for files that tell what was in flight when a part of the engine failed",
+        group=FAULTS,
+    )
+    crash_dump_text: bool = option(
+        False, "let these have prompts and outputs, not only their lengths", group=FAULTS
     )
 
     api_key: tuple[str, ...] = option(
@@ -161,11 +188,34 @@ class HttpArgs:
             raise ValueError(
                 f"drain_seconds {self.drain_seconds:g} is no time to wait: use 0 or more seconds"
             )
+        self._check_faults()
         if self.served_model_name == "":
             raise ValueError("served_model_name is empty: give the model a name")
         check_choices(self)
         if self.otlp_traces_endpoint is not None:
             check_tracing(self.otlp_traces_endpoint)
+
+    def _check_faults(self) -> None:
+        if not 0 < self.health_timeout < math.inf:
+            raise ValueError(
+                f"health_timeout {self.health_timeout:g} is no time to wait: give more than 0 "
+                "seconds"
+            )
+        if not 0 <= self.watchdog_timeout < _LONGEST_WATCH:
+            raise ValueError(
+                f"watchdog_timeout {self.watchdog_timeout:g} is no time to wait: give less than "
+                f"{_LONGEST_WATCH} seconds, or 0 for no watchdog"
+            )
+        if self.watchdog_action == "exit" and not self.watchdog_timeout:
+            raise ValueError(
+                "watchdog_action exit was given with watchdog_timeout 0, so that it never happens: "
+                "give a time, or leave it out"
+            )
+        if self.crash_dump_text and self.crash_dump_dir is None:
+            raise ValueError(
+                "crash_dump_text was given without a crash_dump_dir, so that nothing is written: "
+                "give a folder, or leave it out"
+            )
 
     def _check_grpc(self) -> None:
         port = self.grpc_port
@@ -226,4 +276,15 @@ class HttpArgs:
                 )
 
 
+_LONGEST_WATCH = 1_000_000
+"""Seconds: eleven days."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
+
+
+def shown_options(options: HttpArgs) -> dict[str, Any]:
+    """The options, without those that are secrets."""
+    return {
+        field.name: getattr(options, field.name)
+        for field in fields(options)
+        if field.metadata["secret_env"] is None
+    }

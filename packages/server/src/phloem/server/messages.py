@@ -4,9 +4,9 @@ Structs are encoded as arrays, since a step sends one entry for every running re
 holds no behaviour and no numpy, so that the API process and the detokenizer stay light.
 
 ```
-API process ──Load, Generate, Forget, Abort, Control──▶ scheduler ──TokenBatch──▶ detokenizer
-            ◀─────────────────Ready, Reply────────────────┘                             │
-            ◀─────────────────────────────TextBatch─────────────────────────────────────┘
+API process ──Load, Generate, Forget, Abort, Control, Beat──▶ scheduler ──TokenBatch, Beat──┐
+            ◀─────────────Ready, Failed, Reply, Heard─────────────┘                         ▼
+            ◀─────────────────────────TextBatch, Heard──────────────────────────── detokenizer
 ```
 """
 
@@ -134,7 +134,14 @@ class Control(_Message):
     options: dict[str, Any] = {}
 
 
-ToScheduler = Load | Forget | Generate | Abort | Control
+class Beat(_Message):
+    """Passed on, in order with all else, by each process that is awake, which says so by `Heard`;
+    see `phloem.server.heartbeat`."""
+
+    number: int
+
+
+ToScheduler = Load | Forget | Generate | Abort | Control | Beat
 
 
 # Scheduler to API process.
@@ -181,7 +188,14 @@ class Reply(_Message):
     error: str | None = None
 
 
-FromScheduler = Ready | Failed | Reply
+class Heard(_Message):
+    """A process has passed a beat on; from the detokenizer too."""
+
+    process: str
+    number: int
+
+
+FromScheduler = Ready | Failed | Reply | Heard
 
 
 # Scheduler to detokenizer to API process.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
+from collections.abc import Iterator
 from functools import partial
 
 import zmq
@@ -22,12 +23,14 @@ from phloem.server.ipc import Inbox, Outbox
 from phloem.server.loaded_constraints import LoadedConstraints
 from phloem.server.messages import (
     Abort,
+    Beat,
     Control,
     Failed,
     Finish,
     Forget,
     FromScheduler,
     Generate,
+    Heard,
     Limits,
     Load,
     Ready,
@@ -39,6 +42,7 @@ from phloem.server.messages import (
 )
 from phloem.server.news import token_news
 from phloem.server.observability.steps import step_times
+from phloem.server.watchdog import Watchdog
 from phloem.server.wiring import EngineParts, build
 
 _SECONDS_TO_REPORT = 5.0
@@ -55,14 +59,16 @@ class SchedulerService:
         self,
         loop: EventLoop,
         inbox: Inbox[ToScheduler],
-        detokenizer: Outbox[TokenBatch],
+        detokenizer: Outbox[TokenBatch | Beat],
         frontend: Outbox[FromScheduler],
         grammars: Grammars | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
-        """Without `grammars` constraints are refused."""
+        """Without `grammars` constraints are refused; without a `watchdog` turns may hang."""
         self._loop = loop
         self._constraints = LoadedConstraints(grammars)
         self._inbox = inbox
+        self._watchdog = watchdog or Watchdog(0, False)
         self._detokenizer = detokenizer
         self._frontend = frontend
         self._options: dict[str, TextOptions] = {}
@@ -79,9 +85,9 @@ class SchedulerService:
 
     def turn(self) -> None:
         """Take in what has come, waiting for it while there is nothing else to do; run a step."""
-        inbox = self._inbox
-        for message in inbox.wait(self._patience()) if self._loop.idle else inbox.take():
+        for message in self._messages():
             self._handle(message)
+        self._watchdog.watch()
         for request in self._constraints.take():
             self._add(request)
         options = self._options
@@ -96,6 +102,12 @@ class SchedulerService:
         if self._news:
             self._detokenizer.send(TokenBatch(self._news))
             self._news = []
+
+    def _messages(self) -> Iterator[ToScheduler]:
+        if not self._loop.idle:
+            return self._inbox.take()
+        self._watchdog.rest()
+        return self._inbox.wait(self._patience())
 
     def _patience(self) -> float | None:
         """Seconds after which there is something to do by itself; None: there is nothing."""
@@ -114,6 +126,9 @@ class SchedulerService:
         elif isinstance(message, Abort):
             for rid in message.rids:
                 self._abort(rid)
+        elif isinstance(message, Beat):
+            self._frontend.send(Heard("scheduler", message.number))
+            self._detokenizer.send(message)
         elif message.action == "flush_cache":
             self._flushes.add(message.options.get("timeout", 0.0), partial(self._tell, message.id))
         else:
@@ -231,7 +246,7 @@ def main() -> None:
     context = zmq.Context()
     frontend: Outbox[FromScheduler] = Outbox(context, config.endpoints.frontend)
     inbox: Inbox[ToScheduler] = Inbox(context, config.endpoints.scheduler, ToScheduler)
-    detokenizer: Outbox[TokenBatch] = Outbox(context, config.endpoints.detokenizer)
+    detokenizer: Outbox[TokenBatch | Beat] = Outbox(context, config.endpoints.detokenizer)
     parts = _built(config, frontend)
     if parts is None:
         frontend.close(linger=_SECONDS_TO_REPORT)
@@ -240,7 +255,8 @@ def main() -> None:
     seconds = {"start the process": entered - config.spawned, **parts.startup_seconds}
     stop_ids = list(parts.scheduler.config.eos_token_ids)
     frontend.send(Ready(_limits(parts), seconds, stop_ids))
-    service = SchedulerService(parts.loop, inbox, detokenizer, frontend, parts.grammars)
+    watchdog = Watchdog(config.watchdog_seconds, config.watchdog_exits)
+    service = SchedulerService(parts.loop, inbox, detokenizer, frontend, parts.grammars, watchdog)
     if parts.grammars is not None:
         parts.grammars.prepare()
     # What was made so far stays: no collection needs to look through torch's objects again, for

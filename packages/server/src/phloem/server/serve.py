@@ -14,23 +14,26 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from phloem.server.background import SERVING
+from phloem.server.crash_dump import CrashDumps
 from phloem.server.guarded_server import Guard, GuardedServer
 from phloem.server.http import create_app
 from phloem.server.http.chat_setup import chat_options
-from phloem.server.http_config import HttpArgs
-from phloem.server.launch import RunningEngine, StartupError, launched
+from phloem.server.http_config import HttpArgs, shown_options
+from phloem.server.launch import Care, RunningEngine, StartupError, launched
 from phloem.server.located_model import LocatedModel
 from phloem.server.observability.logs import set_up_logs
 from phloem.server.observability.observe import observed
 from phloem.server.observability.watch import Observation
 from phloem.server.startup import Laps, breakdown
 from phloem.server.tokenizer_manager import TokenizerManager
+from phloem.server.version import version
 
 if TYPE_CHECKING:
     from phloem.server.grpc.server import GrpcServer
@@ -108,21 +111,46 @@ class _Serving:
             return 0  # a signal during the start
 
     async def _serve(self) -> int:
-        async with launched(self._model, self._http.log_level, self._http.log_format) as engine:
-            app = self._app(engine)
-            async with self._grpc_server(app) as self._grpc:
-                server = self._server(app)
-                engine.died.add_done_callback(lambda _: _let_end(server))
-                self._on_signal = lambda: self._end_soon(server, engine.manager)
-                # From here on a client that comes waits; before, it was refused.
-                self._listener.listen(_BACKLOG)
-                self._tell_ready(engine)
-                try:
-                    await server.serve(sockets=[self._listener])
-                finally:
-                    if self._drain is not None:
-                        self._drain.cancel()
-            return 1 if engine.died.done() else 0
+        http = self._http
+        with self._crash_dumps() as dumps:
+            care = Care(
+                http.health_timeout,
+                http.watchdog_timeout,
+                http.watchdog_action == "exit",
+                dumps.report,
+                dumps.texts,
+            )
+            async with launched(self._model, http.log_level, http.log_format, care) as engine:
+                status = await self._serve_engine(engine)
+            await dumps.written()
+        return status
+
+    async def _serve_engine(self, engine: RunningEngine) -> int:
+        app = self._app(engine)
+        async with self._grpc_server(app) as self._grpc:
+            server = self._server(app)
+            engine.died.add_done_callback(lambda _: _let_end(server))
+            self._on_signal = lambda: self._end_soon(server, engine.manager)
+            # From here on a client that comes waits; before, it was refused.
+            self._listener.listen(_BACKLOG)
+            self._tell_ready(engine)
+            try:
+                await server.serve(sockets=[self._listener])
+            finally:
+                if self._drain is not None:
+                    self._drain.cancel()
+        return 1 if engine.died.done() else 0
+
+    def _crash_dumps(self) -> CrashDumps:
+        folder = self._http.crash_dump_dir
+        about = {
+            "version": version(),
+            "pid": os.getpid(),
+            "model": self._name,
+            "engine_options": asdict(self._model.args),
+            "server_options": shown_options(self._http),
+        }
+        return CrashDumps(folder and Path(folder), self._http.crash_dump_text, about)
 
     def _app(self, engine: RunningEngine) -> ASGIApp:
         return create_app(
@@ -133,6 +161,7 @@ class _Serving:
             observation=self._observation,
             strict_fields=self._http.strict_fields,
             max_body_bytes=self._http.max_request_bytes,
+            health_timeout=self._http.health_timeout,
             access=self._guard.access,
             limiter=self._guard.limiter,
             cors_origins=self._http.cors_origin,
@@ -173,6 +202,11 @@ class _Serving:
     def _end_soon(self, server: uvicorn.Server, manager: TokenizerManager) -> None:
         loop = asyncio.get_running_loop()
         if self._drain is None:
+            if manager.running:
+                self._say(
+                    f"{manager.running} requests go on for {self._http.drain_seconds:g} s at most; "
+                    "a second signal ends them"
+                )
             self._drain = loop.create_task(self._end_after_drain(server, manager))
             return
         manager.shut_down()

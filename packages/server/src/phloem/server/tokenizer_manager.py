@@ -10,13 +10,11 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import fields
 from functools import partial
 from itertools import count
 from typing import Any
 
 from phloem.scheduler import (
-    SamplingParams,
     checked_new_tokens,
     checked_pooling,
     checked_priority,
@@ -30,6 +28,8 @@ from phloem.server.frontend import (
     GenerationRequest,
     ServiceUnavailable,
 )
+from phloem.server.heartbeat import Heartbeat
+from phloem.server.in_flight import Flight, Report, given_params
 from phloem.server.ipc import Outbox
 from phloem.server.messages import (
     Abort,
@@ -38,6 +38,7 @@ from phloem.server.messages import (
     Forget,
     FromScheduler,
     Generate,
+    Heard,
     Limits,
     Reply,
     TextBatch,
@@ -54,9 +55,8 @@ Failure = Callable[[], ServiceUnavailable]
 class RequestStream:
     """The news of one request; implements `NewsStream`. One task reads it."""
 
-    def __init__(self, abort: Callable[[], None], tenant: str | None = None) -> None:
-        self.tenant = tenant
-        """For whom it is."""
+    def __init__(self, abort: Callable[[], None], flight: Flight) -> None:
+        self.flight = flight
         self._abort = abort
         self._news: deque[TextNews] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -98,6 +98,7 @@ class RequestStream:
 
     def put(self, news: TextNews) -> None:
         """More news; from the manager."""
+        self.flight.take(news)
         if not self._over:
             self._news.append(news)
             self._wake()
@@ -121,7 +122,13 @@ class TokenizerManager:
         limits: Limits,
         grammar: ConstraintCompiler,
         scheduler: Outbox[ToScheduler],
+        report: Report = lambda reason, flights, dead: None,
+        keep_texts: bool = False,
     ) -> None:
+        """`report` hears of failures of the engine; `keep_texts`: with what was said so far."""
+        self.heartbeat = Heartbeat(scheduler.send)
+        self._report = report
+        self._keep_texts = keep_texts
         self.tokenizer = tokenizer
         self.limits = limits
         self.grammar = grammar
@@ -163,7 +170,7 @@ class TokenizerManager:
         message = Generate(
             rid,
             prompt.tolist(),
-            _given(params),
+            given_params(params),
             list(request.namespace),
             request.skip_special_tokens,
             checked_seconds(request.timeout, "timeout"),
@@ -179,9 +186,8 @@ class TokenizerManager:
             list(request.shown_ids),
         )
         self._scheduler.send(message)
-        stream = self._streams[rid] = RequestStream(
-            partial(self._send_abort, [rid]), request.tenant
-        )
+        flight = Flight(request, texts=[] if self._keep_texts else None)
+        stream = self._streams[rid] = RequestStream(partial(self._send_abort, [rid]), flight)
         return stream
 
     def abort(self, rid: str | None, tenant: str | None = None) -> int:
@@ -191,18 +197,16 @@ class TokenizerManager:
         running = [
             r
             for r, stream in streams.items()
-            if not stream.closed and tenant in (None, stream.tenant)
+            if not stream.closed and tenant in (None, stream.flight.request.tenant)
         ]
         if running:
             self._send_abort(running)
         return len(running)
 
     async def ping(self, timeout: float) -> None:
-        """Wait until the scheduler's loop answers, as `Frontend` says."""
-        try:
-            await asyncio.wait_for(self._ask("ping"), timeout)
-        except asyncio.TimeoutError:
-            raise ServiceUnavailable(f"the scheduler did not answer within {timeout:g} s") from None
+        """Whether the processes pass on what they are sent, as `Frontend` says."""
+        self._check_alive()
+        self.heartbeat.check(timeout)
 
     async def state(self) -> dict[str, Any]:
         """The scheduler's state; see `phloem.server.control`."""
@@ -250,6 +254,11 @@ class TokenizerManager:
         # Another server may take this one's place at once.
         self.fail(SHUTTING_DOWN, retry_after=0.0)
 
+    @property
+    def running(self) -> int:
+        """Requests that have not ended."""
+        return len(self._streams)
+
     # From the other processes.
 
     def take(self, message: FromScheduler | TextBatch) -> None:
@@ -258,6 +267,8 @@ class TokenizerManager:
             streams = self._streams
             for news in message.news:
                 rid = news.rid
+                if news.finish is not None and news.finish.status_code == 500:
+                    self._tell_failure(news.finish.message or "a request failed", dead=False)
                 stream = streams.get(rid) if news.finish is None else streams.pop(rid, None)
                 if news.finish is not None:
                     self._release(rid)
@@ -268,6 +279,13 @@ class TokenizerManager:
             waiting = self._replies.pop(message.id, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(message)
+        elif isinstance(message, Heard):
+            self.heartbeat.take(message)
+
+    def crash(self, message: str) -> None:
+        """A process has died: tell of it, and `fail`."""
+        self._tell_failure(message, dead=True)
+        self.fail(message)
 
     def fail(self, message: str, retry_after: float | None = None) -> None:
         """The engine has ended: so does all that runs, with `ServiceUnavailable`."""
@@ -281,6 +299,9 @@ class TokenizerManager:
         for waiting in replies.values():
             if not waiting.done():
                 waiting.set_exception(failure())
+
+    def _tell_failure(self, reason: str, dead: bool) -> None:
+        self._report(reason, [stream.flight for stream in self._streams.values()], dead)
 
     def _use(self, request: GenerationRequest) -> ConstraintUse | None:
         """How a request names its constraint, which is sent with the first that names it."""
@@ -329,12 +350,3 @@ class TokenizerManager:
     def _check_alive(self) -> None:
         if self._failure is not None:
             raise self._failure()
-
-
-_DEFAULTS = SamplingParams()
-
-
-def _given(params: SamplingParams) -> dict[str, Any]:
-    """The parameters that are not the default: a short message is a quick one."""
-    values = {field.name: getattr(params, field.name) for field in fields(params)}
-    return {name: value for name, value in values.items() if value != getattr(_DEFAULTS, name)}

@@ -5,7 +5,6 @@ Owns the routes and what surrounds each request. The work is in the modules besi
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,6 +44,7 @@ from phloem.server.http.unknown_fields import UnknownFields
 from phloem.server.keys import UNLIMITED, KeyRing
 from phloem.server.observability.excerpts import Excerpts
 from phloem.server.observability.watch import Observation
+from phloem.server.version import version
 
 MAX_BODY_BYTES = 16 << 20
 HEALTH_TIMEOUT = 10.0
@@ -77,10 +77,10 @@ def create_app(
         limiter: how much each caller may ask for; None: any amount.
         cors_origins: whose pages may read the answers in a browser; `*`: all.
         strict_fields: whether a field that no endpoint knows is refused, instead of told of.
-        health_timeout: seconds within which the scheduler must answer `/health`.
+        health_timeout: seconds for which a part of the engine may be silent.
         observation: who hears of each request, beside the metrics; None: nobody.
     """
-    app = FastAPI(title="Phloem", version=_version())
+    app = FastAPI(title="Phloem", version=version())
     chat = chat or ChatOptions()
     if chat.chat_template is not None:
         frontend.tokenizer = frontend.tokenizer.with_chat_template(chat.chat_template)
@@ -105,7 +105,7 @@ def create_app(
         None if strict_fields else UnknownFields(),
         chat=ChatSetup.of(chat, frontend.tokenizer),
     )
-    info = {"version": _version(), "options": dict(options or {})}
+    info = {"version": version(), "options": dict(options or {})}
     app.include_router(
         operation_router(frontend, metrics, served_model_name, info, health_timeout, max_body_bytes)
     )
@@ -135,10 +135,3 @@ BODIES = (
     *TOKENIZATION_BODIES,
     *OPERATION_BODIES,
 )
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("phloem-server")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+source"

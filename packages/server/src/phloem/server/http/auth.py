@@ -17,7 +17,7 @@ from phloem.server.http.tenancy import Caller, trusted_caller
 from phloem.server.keys import ADMIN, Key, KeyRing
 
 METRICS = "/metrics"
-OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/startup"})
 """For load balancers, which have no key; they tell nothing but that the server is there."""
 ADMIN_PATHS = frozenset(
     {"/flush_cache", "/pause_generation", "/continue_generation", "/update_weight_version"}

@@ -1,4 +1,4 @@
-"""Endpoints for whoever operates a server: is it alive, what is it, what does it do, stop that."""
+"""Endpoints for whoever operates a server: what is it, what does it do, stop that."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from phloem.scheduler import checked_seconds
-from phloem.server.frontend import SHUTTING_DOWN, Frontend, ServiceUnavailable
+from phloem.server.frontend import Frontend, ServiceUnavailable
 from phloem.server.http.auth import admin_wanted
 from phloem.server.http.body import checked, read_json
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response, refusing
+from phloem.server.http.health import add_health
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.prepare import ANSWER_IDS, sequence_id
 from phloem.server.http.protocol import MAX_SEQUENCES
@@ -60,31 +61,12 @@ def operation_router(
 ) -> APIRouter:
     """The routes, over what they report of."""
     router = APIRouter()
-    _add_health(router, frontend, health_timeout)
+    add_health(router, frontend, health_timeout)
     _add_models(router, frontend, model)
     _add_reports(router, frontend, metrics, {"model": model, **info}, health_timeout)
     _add_control(router, frontend, max_body_bytes)
     _add_cache_control(router, frontend, max_body_bytes)
     return router
-
-
-def _add_health(router: APIRouter, frontend: Frontend, timeout: float) -> None:
-    @router.head("/health", include_in_schema=False)
-    @router.head("/ping", include_in_schema=False)
-    @router.get("/ping", include_in_schema=False)
-    @router.get("/health")
-    async def health() -> Response:
-        """200 where the scheduler's loop answers, else 503."""
-        await frontend.ping(timeout)
-        return json_response({"status": "ok"})
-
-    @router.head("/ready", include_in_schema=False)
-    @router.get("/ready")
-    async def ready() -> Response:
-        """The same; 503 too once the server takes no more requests, while it finishes others."""
-        if frontend.draining:
-            raise ServiceUnavailable(SHUTTING_DOWN, frontend.retry_after)
-        return await health()
 
 
 def _add_models(router: APIRouter, frontend: Frontend, model: str) -> None:

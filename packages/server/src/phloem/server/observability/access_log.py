@@ -12,7 +12,7 @@ logger = logging.getLogger("phloem.access")
 LEVELS = ("off", "meta", "text")
 """Nothing; no texts; also the beginnings of what was asked and answered."""
 
-_PROBES = frozenset({"/health", "/ready", "/live", "/startup", "/metrics"})
+_PROBES = frozenset({"/health", "/ping", "/ready", "/startup", "/health_generate", "/metrics"})
 """What machines ask every few seconds: these lines are of level debug."""
 
 
