@@ -21,7 +21,8 @@ from prometheus_client import CollectorRegistry
 from starlette.responses import Response
 
 from phloem.server.frontend import ServiceUnavailable
-from phloem.server.http.errors import ApiError, json_response, refusing
+from phloem.server.http.auth import admin_wanted
+from phloem.server.http.errors import json_response, refusing
 from phloem.server.http.service import Service
 from phloem.server.http.tenancy import caller_of
 
@@ -64,12 +65,9 @@ def add_inspection(app: FastAPI, service: Service) -> None:
 
 
 def _check_admin(request: Request) -> None:
+    # The gate has looked too; here it holds wherever the routes are put.
     if not caller_of(request).admin:
-        raise ApiError(
-            "this shows the requests of all callers: use the admin key (--admin-api-key)",
-            403,
-            code="admin_only",
-        )
+        raise admin_wanted("what shows the requests of all callers")
 
 
 def _fresh(response: Response) -> Response:
