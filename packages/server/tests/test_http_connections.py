@@ -25,6 +25,7 @@ class Transport:
     def __init__(self):
         self.sent = b""
         self.closed = self.aborted = self.paused = False
+        self.unread = 0
 
     def get_extra_info(self, name, default=None):
         return default
@@ -40,6 +41,9 @@ class Transport:
 
     def is_closing(self):
         return self.closed
+
+    def get_write_buffer_size(self):
+        return self.unread
 
     def pause_reading(self):
         self.paused = True
@@ -338,3 +342,53 @@ def test_where_all_are_busy_one_more_gets_a_503_at_once(in_world):
         assert welcome.answer[0] == 200
 
     in_world(story, connections=2)
+
+
+def test_a_client_that_does_not_read_is_closed_after_a_while(in_world):
+    async def story(world):
+        connection, deaf = world.connect(ASKS)
+        await world.settle()
+        deaf.unread = 1 << 16
+        connection.pause_writing()
+        world.after(59)
+        assert not deaf.closed
+        world.after(1)
+        assert deaf.aborted
+
+    in_world(story, write_timeout=60)
+
+
+def test_a_client_that_reads_slowly_is_waited_for(in_world):
+    async def story(world):
+        connection, slow = world.connect(ASKS)
+        await world.settle()
+        for _ in range(5):
+            slow.unread = 1 << 16
+            connection.pause_writing()
+            world.after(50)
+            slow.unread = 1 << 10
+            connection.resume_writing()
+        world.after(50)
+        assert not slow.closed
+
+    in_world(story, write_timeout=60)
+
+
+def test_an_answer_that_is_read_still_is_not_cut_for_want_of_another_request(in_world):
+    async def story(world):
+        world.holds.set()
+        _, reads = world.connect(ASKS)
+        _, deaf = world.connect(ASKS)
+        await world.settle()
+        assert reads.sent
+        assert deaf.sent
+        reads.unread = deaf.unread = 1 << 10
+        world.after(10)
+        assert not reads.closed
+        reads.unread = 0
+        world.after(60)
+        assert (reads.closed, deaf.aborted) == (False, True)
+        world.after(10)
+        assert reads.closed
+
+    in_world(story, header_timeout=10, write_timeout=60)

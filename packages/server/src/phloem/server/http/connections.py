@@ -1,14 +1,15 @@
-"""Connections and their patience: how many there may be, and how long a client may take to ask.
+"""Connections and their patience: how many there may be, and how long clients may take.
 
-Owns the limits that protect other clients from connections that say nothing, or say it slowly:
-each costs a file descriptor and memory, and Uvicorn waits for them for ever. What a connection
-carries once its request has arrived is not looked at here.
+Owns the limits that protect other clients from connections that say nothing, say it slowly, or do
+not read what they asked for: each costs a file descriptor and memory, and Uvicorn waits for them
+for ever. What a connection carries is not looked at here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal
 
 import msgspec
@@ -53,6 +54,8 @@ class ConnectionLimits:
     body_timeout: float = 60.0
     """From there to the end of the body."""
     body_bytes: int = 16 << 20
+    write_timeout: float = 60.0
+    """For which a client may leave so much of an answer unread that the rest has to wait."""
 
 
 class Connections:
@@ -65,6 +68,7 @@ class Connections:
         # In order of their deadlines, since all of one dict wait equally long.
         self._heads: dict[Connection, float] = {}
         self._bodies: dict[Connection, float] = {}
+        self._unread: dict[Connection, float] = {}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -88,6 +92,16 @@ class Connections:
         self._all.discard(connection)
         self._heads.pop(connection, None)
         self._bodies.pop(connection, None)
+        self._unread.pop(connection, None)
+
+    def fill(self, connection: Connection) -> None:
+        """What is sent on it piles up; from here on it has some time to be read."""
+        self._heads.pop(connection, None)
+        self._unread[connection] = self._clock() + self.limits.write_timeout
+
+    def drain(self, connection: Connection) -> None:
+        """It does so no more."""
+        self._unread.pop(connection, None)
 
     def wait(self, connection: Connection, stage: Stage) -> None:
         """Begin to wait for what `stage` says."""
@@ -100,15 +114,15 @@ class Connections:
 
     def sweep(self) -> None:
         """End the waits that have been too long."""
-        now = self._clock()
         for waiting in (self._heads, self._bodies):
-            late = []
-            for connection, deadline in waiting.items():
-                if deadline > now:
-                    break
-                late.append(connection)
-            for connection in late:
+            for connection in self._late(waiting):
                 connection.expire()
+        for connection in self._late(self._unread):
+            connection.end_unread()
+
+    def _late(self, waiting: dict[Connection, float]) -> list[Connection]:
+        now = self._clock()
+        return list(takewhile(lambda connection: waiting[connection] <= now, waiting))
 
 
 class Connection(HttpToolsProtocol):
@@ -152,6 +166,16 @@ class Connection(HttpToolsProtocol):
             if self._bytes > _OVERHEAD * self._guard.limits.body_bytes + MAX_HEAD_BYTES:
                 self._end(_LARGE_BODY)
 
+    def pause_writing(self) -> None:
+        """The client is slower than what is sent to it."""
+        super().pause_writing()
+        self._guard.fill(self)
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        self._go_on()
+
     def on_message_begin(self) -> None:
         """The first byte of a request is there."""
         self._in_head = True
@@ -184,9 +208,26 @@ class Connection(HttpToolsProtocol):
         if self._stage == "body" and self.flow.read_paused:
             self._enter("body")
         elif self._stage == "head" and not self._in_head:
-            self.cut()
+            if self.transport.get_write_buffer_size():
+                # It reads its last answer still.
+                self._guard.fill(self)
+            else:
+                self.cut()
         else:
             self._end(_SLOW)
+
+    def end_unread(self) -> None:
+        """Close it if what was sent is not read yet."""
+        if self.transport.get_write_buffer_size():
+            self.cut()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """What was sent is read."""
+        self._guard.drain(self)
+        if self._stage == "head":
+            self._enter("head")
 
     def give_way(self) -> bool:
         """Close it, unless it is the server that does not read; whether it is closed."""
