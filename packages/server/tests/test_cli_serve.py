@@ -12,12 +12,14 @@ from phloem.server.http_config import HttpArgs
 
 def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
     out = phloem("serve", "--help").out
-    groups = ("Engine", "Memory", "Scheduling", "Grammar", "HTTP", "Access", "Connections")
+    options = (*fields(ServerArgs), *fields(HttpArgs))
+    groups = ("Engine", "Memory", "Scheduling", "Grammar", "HTTP", "Logs", "Chats")
+    groups += ("Health", "Access", "Connections")
     titles = [f"{group} options:" for group in groups]
     starts = [out.index(title) for title in [*titles, "Other options:"]]
     assert starts == sorted(starts)
     sections = dict(zip(titles, (out[a:b] for a, b in pairwise(starts))))
-    for field in (*fields(ServerArgs), *fields(HttpArgs)):
+    for field in options:
         flag = "--" + field.name.replace("_", "-")
         assert flag in sections[f"{field.metadata['group']} options:"]
 
@@ -27,6 +29,7 @@ def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
     [
         (["--page-size", "3"], "page_size 3 is no power of two"),
         (["--max-total-tokens", "0"], "max_total_tokens 0 lets nobody in"),
+        (["--max-total-tokens", "11", "--page-size", "4"], "a request needs 12 at least"),
         (["--max-running-requests", "0"], "max_running_requests 0 lets nobody in"),
         (["--mem-fraction-static", "1.5"], "mem_fraction_static 1.5 is no share"),
         (["--mem-fraction-static", "nan"], "mem_fraction_static nan is no share"),
@@ -37,6 +40,17 @@ def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
         (["--cache-idle-ttl", "5", "--disable-radix-cache"], "cache_idle_ttl 5 is for prefixes"),
         (["--grammar-compile-timeout", "0"], "grammar_compile_timeout 0 is no time"),
         (["--grammar-backend", "outlines"], "grammar_backend 'outlines' is unknown"),
+        (["--device", "tpu"], "device 'tpu' is unknown"),
+        (["--device", "cuda:1", "--kernel-backend", "cpu"], "use device cpu, or kernel_backend"),
+        (["--kernel-backend", "cpu", "--dtype", "bfloat16"], "computes in float32"),
+        (["--request-timeout", "5", "--queue-timeout", "5"], "queue_timeout 5 is never reached"),
+        (
+            ["--grammar-backend", "none", "--grammar-whitespace", "compact"],
+            "grammar_whitespace compact does nothing, since grammar_backend none",
+        ),
+        (["--grammar-backend", "none", "--no-jump-forward"], "jump_forward does nothing"),
+        (["--tool-call-parser", "gpt-oss", "--reasoning-parser", "qwen3"], "different notations"),
+        (["--log-requests", "text", "--log-level", "error"], "log_requests text shows nothing"),
         (["--port", "65536"], "port 65536 is no port"),
         (["--served-model-name", ""], "served_model_name is empty"),
         (["--drain-seconds", "-1"], "drain_seconds -1 is no time to wait"),

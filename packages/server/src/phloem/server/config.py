@@ -7,59 +7,18 @@ makes theirs from it.
 from __future__ import annotations
 
 import math
-import typing
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass
+
+from phloem.server.options import (
+    check_choices,
+    check_lets_in,
+    check_types,
+    check_without_effect,
+    is_positive,
+    option,
+)
 
 ENGINE, MEMORY, SCHEDULING, GRAMMAR = "Engine", "Memory", "Scheduling", "Grammar"
-
-
-def option(
-    default: Any,
-    help: str,
-    *,
-    group: str,
-    choices: tuple[str, ...] = (),
-    secret_env: str | None = None,
-) -> Any:
-    """A field of options: what it is for, where help lists it, and its values if they are few.
-
-    A secret is never shown; the command line takes it from the variable `secret_env` too, since
-    others on the machine can read the arguments of a process.
-    """
-    metadata = {"help": help, "group": group, "choices": choices, "secret_env": secret_env}
-    return field(default=default, repr=secret_env is None, metadata=metadata)
-
-
-def check_types(options: Any) -> None:
-    """Refuse an option of another type than its field, which would fail somewhere later.
-
-    Raises:
-        ValueError: naming the option.
-    """
-    for name, hint in typing.get_type_hints(type(options)).items():
-        value = getattr(options, name)
-        if typing.get_origin(hint) is tuple:
-            if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
-                raise ValueError(f"{name} is no tuple of texts: give one, with each value apart")
-            continue
-        kinds = typing.get_args(hint) or (hint,)
-        whole_for_float = type(value) is int and float in kinds
-        if type(value) not in kinds and not whole_for_float:
-            wanted = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
-            raise ValueError(f"{name} is {value!r}: give a value of type {wanted}")
-
-
-def check_choices(options: Any) -> None:
-    """Refuse a value that is none of its option's few.
-
-    Raises:
-        ValueError: naming the option and its values.
-    """
-    for each in fields(options):
-        choices, value = each.metadata["choices"], getattr(options, each.name)
-        if choices and value not in choices:
-            raise ValueError(f"{each.name} {value!r} is unknown: use one of {', '.join(choices)}")
 
 
 CHUNKING_OFF = -1
@@ -275,56 +234,82 @@ class ServerArgs:
             raise ValueError(f"random_seed {self.random_seed} is no signed 64-bit integer")
         if self.page_size < 1 or self.page_size & (self.page_size - 1):
             raise ValueError(f"page_size {self.page_size} is no power of two: use 1, 2, 4, 8, ...")
-        chunk = self.chunked_prefill_size
-        if chunk is not None and chunk != CHUNKING_OFF and (chunk < 1 or chunk % self.page_size):
-            raise ValueError(
-                f"chunked_prefill_size {chunk} is no multiple of page_size {self.page_size}: "
-                f"use one that is, or {CHUNKING_OFF} to compute prompts whole"
-            )
-        if self.context_length is not None and self.context_length < 2:
-            raise ValueError(
-                f"context_length {self.context_length} leaves no room for a prompt and an answer: "
-                "give 2 or more"
-            )
-        for name in _LETS_IN:
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise ValueError(f"{name} {limit} lets nobody in: give 1 or more, or leave it out")
-        share = self.mem_fraction_static
-        if share is not None and not 0 < share <= 1:
-            raise ValueError(
-                f"mem_fraction_static {share:g} is no share: give more than 0 and at most 1"
-            )
-        for name in ("request_timeout", "queue_timeout"):
-            seconds = getattr(self, name)
-            if seconds is not None and not 0 < seconds < math.inf:
-                raise ValueError(
-                    f"{name} {seconds:g} is no time: give more than 0 seconds, or leave it out"
-                )
-        if self.grammar_backend not in _GRAMMAR_BACKENDS and ":" not in self.grammar_backend:
-            raise ValueError(
-                f"grammar_backend {self.grammar_backend!r} is unknown: use one of "
-                f"{', '.join(_GRAMMAR_BACKENDS)}, or module:function"
-            )
-        if not 0 < self.grammar_compile_timeout < math.inf:
-            raise ValueError(
-                f"grammar_compile_timeout {self.grammar_compile_timeout:g} is no time: give more "
-                "than 0 seconds"
-            )
-        self._check_tiers()
+        check_lets_in(self, _LETS_IN)
         check_choices(self)
+        self._check_computing()
+        self._check_tiers()
         self._check_order()
+        self._check_grammar()
 
     @property
     def uses_priorities(self) -> bool:
         """Whether requests may say how urgent they are."""
         return self.enable_priority_scheduling or self.schedule_policy == "priority"
 
+    def _check_computing(self) -> None:
+        device, kernels = self.device.partition(":")[0], self.kernel_backend
+        if device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"device {self.device!r} is unknown: use auto, cpu, cuda or cuda:N")
+        if kernels == "cpu" and device == "cuda":
+            raise ValueError(
+                f"kernel_backend cpu does not compute on device {self.device}: use device cpu, or "
+                "kernel_backend triton"
+            )
+        if kernels == "cpu" and self.dtype == "bfloat16":
+            raise ValueError(
+                "kernel_backend cpu computes in float32, and dtype is bfloat16: use kernel_backend "
+                "torch, or dtype float32"
+            )
+        share = self.mem_fraction_static
+        if share is not None and not 0 < share <= 1:
+            raise ValueError(
+                f"mem_fraction_static {share:g} is no share: give more than 0 and at most 1"
+            )
+        least = _LEAST_PAGES * self.page_size
+        if self.max_total_tokens is not None and self.max_total_tokens < least:
+            raise ValueError(
+                f"max_total_tokens {self.max_total_tokens} serves nobody: with page_size "
+                f"{self.page_size} a request needs {least} at least, so give that or more"
+            )
+
     def _check_order(self) -> None:
+        chunk = self.chunked_prefill_size
+        if chunk is not None and chunk != CHUNKING_OFF and (chunk < 1 or chunk % self.page_size):
+            raise ValueError(
+                f"chunked_prefill_size {chunk} is no multiple of page_size {self.page_size}: "
+                f"use one that is, or {CHUNKING_OFF} to compute prompts whole"
+            )
+        for name in ("request_timeout", "queue_timeout"):
+            seconds = getattr(self, name)
+            if not is_positive(seconds):
+                raise ValueError(
+                    f"{name} {seconds:g} is no time: give more than 0 seconds, or leave it out"
+                )
+        whole, waiting = self.request_timeout, self.queue_timeout
+        if whole is not None and waiting is not None and waiting >= whole:
+            raise ValueError(
+                f"queue_timeout {waiting:g} is never reached, since request_timeout {whole:g} ends "
+                "requests before: give less, or leave it out"
+            )
         for name in ("lpm_fallback_above", "aging_tokens", "in_batch_shared_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)} is negative: give 0 or more")
-        threshold, target = self.priority_preemption_threshold, self.itl_target_ms
+        if not 0 < self.schedule_conservativeness < math.inf:
+            raise ValueError(
+                f"schedule_conservativeness {self.schedule_conservativeness:g} must be more than 0 "
+                "and finite: 1 is the default"
+            )
+        target = self.itl_target_ms
+        chunked = self.enable_mixed_chunk and self.chunked_prefill_size != CHUNKING_OFF
+        if target is not None and (not 0 < target < math.inf or not chunked):
+            raise ValueError(
+                f"itl_target_ms {target:g} must be more than 0 and finite, and needs "
+                "enable_mixed_chunk with prompts computed in chunks"
+            )
+        self._check_priorities()
+
+    def _check_priorities(self) -> None:
+        threshold = self.priority_preemption_threshold
         if threshold is not None and (threshold < 0 or not self.uses_priorities):
             raise ValueError(
                 f"priority_preemption_threshold {threshold} must be 0 or more, and needs "
@@ -335,22 +320,35 @@ class ServerArgs:
                 "schedule_low_priority_values_first was given without priorities: set "
                 "enable_priority_scheduling too"
             )
-        if not 0 < self.schedule_conservativeness < math.inf:
+
+    def _check_grammar(self) -> None:
+        if self.grammar_backend not in _GRAMMAR_BACKENDS and ":" not in self.grammar_backend:
             raise ValueError(
-                f"schedule_conservativeness {self.schedule_conservativeness:g} must be more than 0 "
-                "and finite: 1 is the default"
+                f"grammar_backend {self.grammar_backend!r} is unknown: use one of "
+                f"{', '.join(_GRAMMAR_BACKENDS)}, or module:function"
             )
-        chunked = self.enable_mixed_chunk and self.chunked_prefill_size != CHUNKING_OFF
-        if target is not None and (not 0 < target < math.inf or not chunked):
+        if not is_positive(self.grammar_compile_timeout):
             raise ValueError(
-                f"itl_target_ms {target:g} must be more than 0 and finite, and needs "
-                "enable_mixed_chunk with prompts computed in chunks"
+                f"grammar_compile_timeout {self.grammar_compile_timeout:g} is no time: give more "
+                "than 0 seconds"
+            )
+        if self.grammar_backend == "none":
+            check_without_effect(
+                self,
+                (
+                    "grammar_compile_timeout",
+                    "grammar_whitespace",
+                    "grammar_steering",
+                    "jump_forward",
+                ),
+                "since grammar_backend none refuses constraints",
+                "choose another grammar_backend",
             )
 
     def _check_tiers(self) -> None:
         for name in ("host_cache_gb", "disk_cache_gb", "cache_idle_ttl"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
+            if not is_positive(value):
                 raise ValueError(f"{name} {value} is not positive: give more than 0, or leave it")
         if self.disk_cache_gb is not None and self.disk_cache is None:
             raise ValueError(
@@ -371,6 +369,14 @@ class ServerArgs:
             )
 
 
+_OF_CONSTRAINTS = (
+    "grammar_compile_timeout",
+    "grammar_steering",
+    "grammar_whitespace",
+    "jump_forward",
+)
+_LEAST_PAGES = 3
+"""Of the KV cache: for a prompt, for its output, and what admission asks for besides."""
 _LETS_IN = (
     "max_running_requests",
     "max_prefill_tokens",

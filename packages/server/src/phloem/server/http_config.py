@@ -8,14 +8,21 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
-from phloem.server.config import check_choices, check_types, option
 from phloem.server.observability.access_log import LEVELS as LOGGED_OF_REQUESTS
 from phloem.server.observability.logs import FORMATS as LOG_FORMATS
 from phloem.server.observability.tracing import check_tracing
-from phloem.server.parsers.registry import REASONING_PARSERS, TOOL_CALL_PARSERS
+from phloem.server.options import check_choices, check_lets_in, check_types, option
+from phloem.server.parsers.registry import (
+    AUTO,
+    HARMONY,
+    NONE,
+    REASONING_PARSERS,
+    TOOL_CALL_PARSERS,
+)
 from phloem.server.watchdog import ACTIONS as WATCHDOG_ACTIONS
 
-HTTP, FAULTS, ACCESS, CONNECTIONS = "HTTP", "Health and faults", "Access", "Connections"
+HTTP, LOGS, CHATS, HEALTH = "HTTP", "Logs", "Chats", "Health"
+ACCESS, CONNECTIONS = "Access", "Connections"
 METRICS_ACCESS = ("key", "admin", "open")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -38,73 +45,73 @@ class HttpArgs:
     served_model_name: str | None = option(
         None, "what the API calls the model; none: its own name", group=HTTP
     )
+    strict_fields: bool = option(
+        False, "refuse fields of requests that no endpoint knows, not only warn of them", group=HTTP
+    )
     log_level: str = option(
-        "info", "what is logged; debug: health checks too", group=HTTP, choices=LOG_LEVELS
+        "info", "what is logged; debug: health checks too", group=LOGS, choices=LOG_LEVELS
     )
     log_format: str = option(
-        "text", "how lines of the log look, in all processes", group=HTTP, choices=LOG_FORMATS
+        "text", "how lines of the log look, in all processes", group=LOGS, choices=LOG_FORMATS
     )
     log_requests: str = option(
         "meta",
         "what the log has of each request; meta: how it went; text: also how it and its answer "
         "begin",
-        group=HTTP,
+        group=LOGS,
         choices=LOGGED_OF_REQUESTS,
     )
     otlp_traces_endpoint: str | None = option(
         None,
         "URL that takes OpenTelemetry traces over HTTP, such as http://localhost:4318/v1/traces; "
         "needs phloem-server[otel]; none: no traces",
-        group=HTTP,
-    )
-    strict_fields: bool = option(
-        False, "refuse fields of requests that no endpoint knows, not only warn of them", group=HTTP
+        group=LOGS,
     )
     chat_template: str | None = option(
-        None, "file with a chat template in the place of the model's", group=HTTP
+        None, "file with a chat template in the place of the model's", group=CHATS
     )
     trust_request_chat_template: bool = option(
-        False, "let requests bring chat templates, which are programs", group=HTTP
+        False, "let requests bring chat templates, which are programs", group=CHATS
     )
     tool_call_parser: str = option(
         "auto",
         "notation of the model's tool calls; auto: by its chat template",
-        group=HTTP,
+        group=CHATS,
         choices=TOOL_CALL_PARSERS,
     )
     reasoning_parser: str = option(
         "auto",
         "notation of the model's reasoning; auto: by its chat template",
-        group=HTTP,
+        group=CHATS,
         choices=REASONING_PARSERS,
     )
 
     drain_seconds: float = option(
-        20.0, "how long running requests may go on after a first Ctrl-C or SIGTERM", group=FAULTS
+        20.0, "how long running requests may go on after a first Ctrl-C or SIGTERM", group=HEALTH
     )
     health_timeout: float = option(
         10.0,
         "seconds for which a process of the engine may be silent before /health is 503",
-        group=FAULTS,
+        group=HEALTH,
     )
     watchdog_timeout: float = option(
         300.0,
         "seconds that a step may take before the stacks of its process are logged; 0: any time",
-        group=FAULTS,
+        group=HEALTH,
     )
     watchdog_action: str = option(
         "log",
         "what else happens then; exit: the process ends, and the server with it",
-        group=FAULTS,
+        group=HEALTH,
         choices=WATCHDOG_ACTIONS,
     )
     crash_dump_dir: str | None = option(
         None,
         "folder for files that tell what was in flight when a part of the engine failed",
-        group=FAULTS,
+        group=HEALTH,
     )
     crash_dump_text: bool = option(
-        False, "let these have prompts and outputs, not only their lengths", group=FAULTS
+        False, "let these have prompts and outputs, not only their lengths", group=HEALTH
     )
 
     api_key: tuple[str, ...] = option(
@@ -176,6 +183,11 @@ class HttpArgs:
         10.0, "seconds in which the headers of a request must arrive", group=CONNECTIONS
     )
     body_timeout: float = option(60.0, "the same for its body", group=CONNECTIONS)
+    write_timeout: float = option(
+        60.0,
+        "seconds for which a client may leave unread what was sent to it, while more waits",
+        group=CONNECTIONS,
+    )
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -189,9 +201,9 @@ class HttpArgs:
                 f"drain_seconds {self.drain_seconds:g} is no time to wait: use 0 or more seconds"
             )
         self._check_faults()
+        self._check_chats()
         if self.served_model_name == "":
             raise ValueError("served_model_name is empty: give the model a name")
-        check_choices(self)
         if self.otlp_traces_endpoint is not None:
             check_tracing(self.otlp_traces_endpoint)
 
@@ -217,6 +229,21 @@ class HttpArgs:
                 "give a folder, or leave it out"
             )
 
+    def _check_chats(self) -> None:
+        check_choices(self)
+        named = {self.tool_call_parser, self.reasoning_parser} - {AUTO, NONE}
+        if HARMONY in named and len(named) > 1:
+            raise ValueError(
+                f"tool_call_parser {self.tool_call_parser} and reasoning_parser "
+                f"{self.reasoning_parser} are different notations, and {HARMONY} has both: give "
+                f"{HARMONY} for both, or leave one of them {AUTO}"
+            )
+        if self.log_requests == "text" and self.log_level in ("warning", "error"):
+            raise ValueError(
+                f"log_requests text shows nothing with log_level {self.log_level}, since these "
+                "lines are of level info: use log_level info, or leave it out"
+            )
+
     def _check_grpc(self) -> None:
         port = self.grpc_port
         if port is None:
@@ -232,10 +259,7 @@ class HttpArgs:
             )
 
     def _check_access(self) -> None:
-        for name in ("rate_limit_requests", "rate_limit_tokens", "max_concurrent_per_key"):
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise ValueError(f"{name} {limit} lets nobody in: give 1 or more, or leave it out")
+        check_lets_in(self, _LETS_IN)
         for origin in self.cors_origin:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(
@@ -266,16 +290,20 @@ class HttpArgs:
                 "ssl_client_certs optional was given without ssl_ca_certs, so that no client is "
                 "asked for a certificate: give them, or leave it out"
             )
-        for name in ("max_request_bytes", "max_connections"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)} lets nobody in: give 1 or more")
-        for name in ("header_timeout", "body_timeout"):
+        for name in ("header_timeout", "body_timeout", "write_timeout"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(
                     f"{name} {getattr(self, name):g} is no time to wait: give more than 0 seconds"
                 )
 
 
+_LETS_IN = (
+    "max_concurrent_per_key",
+    "max_connections",
+    "max_request_bytes",
+    "rate_limit_requests",
+    "rate_limit_tokens",
+)
 _LONGEST_WATCH = 1_000_000
 """Seconds: eleven days."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
