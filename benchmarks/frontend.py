@@ -5,7 +5,9 @@ is what the API process and the detokenizer process used by the operating system
 tokens that a load generator in a process of its own received. `load_generator_busy` is the share of
 the time that this one was busy: near 1 it would have held the server back. `arrivals_per_token` is
 1 where every token came by itself, and less where some of a stream came together, since the server
-or the reader had fallen behind: tokens that are sent together are cheaper.
+or the reader had fallen behind: tokens that are sent together are cheaper. The figures are those of
+the round with the median cost; `load_average` is the machine's, over the last minute: CPU time
+suffers less from other work than wall time, but it does, since caches are shared.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,6 +34,7 @@ from phloem.server.bench.runner import run_workload
 from phloem.server.bench.workloads import Conversation, TextMaker, Workload
 from phloem.server.cli.remote import RemoteEngine
 from phloem.server.config import ServerArgs
+from phloem.server.file_limit import room_for_connections
 from phloem.server.openai_wire import api_base
 from phloem.server.tokenizer import Tokenizer
 
@@ -39,9 +43,18 @@ WARM_UP_TOKENS = 8
 
 
 def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
-    """All figures; the CPU time of a process is in microseconds per output token."""
+    """The figures of the median round; CPU times are in microseconds per output token.
+
+    Raises:
+        ValueError: the system lets a process have too few connections.
+    """
+    if room_for_connections(options.streams) < options.streams:
+        raise ValueError(
+            f"{options.streams} streams need more open files than the system lets a process have: "
+            "raise the hard limit (ulimit -Hn), or take fewer"
+        )
     with tempfile.TemporaryDirectory() as folder:
-        script = _write_script(Path(folder), PROMPT_TOKENS + options.tokens)
+        script = _write_script(Path(folder), options)
         args = ServerArgs(model=f"scripted:{script}", max_running_requests=options.streams)
         with (
             running_server(args) as server,
@@ -58,26 +71,44 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
 
             say(f"warming up {options.streams} streams")
             load(WARM_UP_TOKENS)
-            say(f"{options.streams} streams of {options.tokens} tokens")
-            before = {name: _cpu_seconds(process) for name, process in processes.items()}
-            loaded = load(options.tokens)
-            used = {name: _cpu_seconds(p) - before[name] for name, p in processes.items()}
-    tokens = loaded["output_tokens"]
-    cost = {name: seconds / tokens * 1e6 for name, seconds in used.items()}
+            rounds = []
+            for number in range(options.rounds):
+                say(f"round {number + 1}: {options.streams} streams of {options.tokens} tokens")
+                rounds.append(_round(processes, lambda: load(options.tokens)))
+                say(f"{rounds[-1]['cpu_us_per_token']:.1f} us per token")
+    rounds.sort(key=lambda figures: figures["cpu_us_per_token"])
     return {
         "streams": options.streams,
+        **rounds[len(rounds) // 2],
+        "cpu_us_per_token_of_rounds": [round(each["cpu_us_per_token"], 1) for each in rounds],
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def _round(processes: dict[str, psutil.Process], load: Callable[[], Figures]) -> Figures:
+    """The figures of one load."""
+    before = {name: _cpu_seconds(process) for name, process in processes.items()}
+    loaded = load()
+    used = {name: _cpu_seconds(p) - before[name] for name, p in processes.items()}
+    cost = {name: seconds / loaded["output_tokens"] * 1e6 for name, seconds in used.items()}
+    return {
         "cpu_us_per_token": cost["api"] + cost["detokenizer"],
         **{f"{name}_cpu_us_per_token": value for name, value in cost.items()},
         **loaded,
     }
 
 
-def _write_script(folder: Path, length: int) -> Path:
-    """A scripted model that tells everybody the same ordinary text."""
+def _write_script(folder: Path, options: argparse.Namespace) -> Path:
+    """A scripted model that tells everybody the same ordinary text, with room for all of them."""
     make = _text_maker()
-    responses = [{"prompt_ids": [], "output_ids": list(make.encode(make.text(length, "answer")))}]
+    length = PROMPT_TOKENS + options.tokens
+    script = {
+        "pool_tokens": options.streams * (length + PROMPT_TOKENS),
+        "step_ms": options.step_ms,
+        "responses": [{"prompt_ids": [], "output_ids": list(make.encode(make.text(length, "a")))}],
+    }
     file = folder / "script.json"
-    file.write_text(json.dumps({"pool_tokens": 1 << 18, "responses": responses}), encoding="utf-8")
+    file.write_text(json.dumps(script), encoding="utf-8")
     return file
 
 
@@ -135,8 +166,15 @@ def _load(url: str, streams: int, tokens: int) -> Figures:
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--streams", type=int, default=200, help="streams at once")
-    parser.add_argument("--tokens", type=int, default=512, help="output tokens of each")
+    parser.add_argument("--streams", type=int, default=1000, help="streams at once")
+    parser.add_argument("--tokens", type=int, default=128, help="output tokens of each")
+    parser.add_argument(
+        "--step-ms",
+        type=float,
+        default=0.0,
+        help="what a step of the model takes at least; long enough, and no token waits for another",
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median counts")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ The file is JSON:
       "tokenizer": "smollm2",             a model (name or folder) whose tokenizer is used
       "context_length": 8192,             optional
       "pool_tokens": 65536,               optional: what the KV cache holds
+      "step_ms": 50,                      optional: what a step takes at least, as a model's would
       "responses": [
         {"prompt": "Say hi", "output": "hi there"},
         {"messages": [{"role": "user", "content": "Hello"}], "output_ids": [28120, 2]},
@@ -24,6 +25,8 @@ read from the position where the request's own prompt ends.
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +35,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from phloem.scheduler.ports import StepResult
 from phloem.scheduler.scripted import (
     Distribution,
     ScriptedResponses,
@@ -42,7 +46,7 @@ from phloem.server.tokenizer import Tokenizer
 
 SCRIPTED = "scripted:"
 
-_FIELDS = {"tokenizer", "context_length", "pool_tokens", "responses"}
+_FIELDS = {"tokenizer", "context_length", "pool_tokens", "step_ms", "responses"}
 _PROMPTS = ("prompt", "prompt_ids", "messages")
 _OUTPUTS = ("output", "output_ids", "distributions")
 
@@ -57,10 +61,30 @@ class ScriptedModel:
     pool_tokens: int
     eos_token_ids: tuple[int, ...]
     script: ScriptedResponses
+    step_seconds: float = 0.0
 
     def runner(self, row_table: npt.NDArray[np.int32], num_slots: int) -> ScriptedRunner:
         """A runner of this script."""
-        return ScriptedRunner(row_table, num_slots, self.script, self.tokenizer.vocab_size)
+        vocab_size = self.tokenizer.vocab_size
+        if not self.step_seconds:
+            return ScriptedRunner(row_table, num_slots, self.script, vocab_size)
+        return _PacedRunner(self.step_seconds, row_table, num_slots, self.script, vocab_size)
+
+
+class _PacedRunner(ScriptedRunner):
+    """Takes its time for each step."""
+
+    def __init__(self, step_seconds: float, *runner: Any) -> None:
+        super().__init__(*runner)
+        self._step_seconds = step_seconds
+        self._last = -math.inf
+
+    def result(self, step: Any) -> StepResult:
+        """As the script says, but not before its time."""
+        result = super().result(step)
+        time.sleep(max(0.0, self._last + self._step_seconds - time.monotonic()))
+        self._last = time.monotonic()
+        return result
 
 
 def load_scripted_model(args: ServerArgs) -> ScriptedModel:
@@ -111,7 +135,15 @@ def _read(content: Any, args: ServerArgs) -> ScriptedModel:
         pool_tokens=int(content.get("pool_tokens", 65536)),
         eos_token_ids=(eos,),
         script=ScriptedResponses(responses, eos),
+        step_seconds=_step_seconds(content.get("step_ms", 0)),
     )
+
+
+def _step_seconds(milliseconds: Any) -> float:
+    seconds = float(milliseconds) / 1000
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"step_ms {milliseconds} is no time: give 0 or more")
+    return seconds
 
 
 def _one_of(response: Mapping[str, Any], names: Sequence[str]) -> tuple[str, Any]:
