@@ -74,6 +74,7 @@ def _connection_limits(http: HttpArgs, warn: Callable[[str], object]) -> Connect
         connections=room,
         header_timeout=http.header_timeout,
         body_timeout=http.body_timeout,
+        write_timeout=http.write_timeout,
         body_bytes=http.max_request_bytes,
     )
 
