@@ -13,8 +13,8 @@ from phloem.server.http_config import HttpArgs
 def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
     out = phloem("serve", "--help").out
     options = (*fields(ServerArgs), *fields(HttpArgs))
-    groups = ("Engine", "Memory", "Scheduling", "Grammar", "HTTP", "Logs", "Chats")
-    groups += ("Health", "Access", "Connections")
+    groups = ("Configuration", "Engine", "Memory", "Scheduling", "Grammar", "HTTP", "Logging", "Chat")
+    groups += ("Health", "Access", "Connection")
     titles = [f"{group} options:" for group in groups]
     starts = [out.index(title) for title in [*titles, "Other options:"]]
     assert starts == sorted(starts)

@@ -21,8 +21,8 @@ from phloem.server.parsers.registry import (
 )
 from phloem.server.watchdog import ACTIONS as WATCHDOG_ACTIONS
 
-HTTP, LOGS, CHATS, HEALTH = "HTTP", "Logs", "Chats", "Health"
-ACCESS, CONNECTIONS = "Access", "Connections"
+HTTP, LOGGING, CHAT, HEALTH = "HTTP", "Logging", "Chat", "Health"
+ACCESS, CONNECTION = "Access", "Connection"
 METRICS_ACCESS = ("key", "admin", "open")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -49,40 +49,40 @@ class HttpArgs:
         False, "refuse fields of requests that no endpoint knows, not only warn of them", group=HTTP
     )
     log_level: str = option(
-        "info", "what is logged; debug: health checks too", group=LOGS, choices=LOG_LEVELS
+        "info", "what is logged; debug: health checks too", group=LOGGING, choices=LOG_LEVELS
     )
     log_format: str = option(
-        "text", "how lines of the log look, in all processes", group=LOGS, choices=LOG_FORMATS
+        "text", "how lines of the log look, in all processes", group=LOGGING, choices=LOG_FORMATS
     )
     log_requests: str = option(
         "meta",
         "what the log has of each request; meta: how it went; text: also how it and its answer "
         "begin",
-        group=LOGS,
+        group=LOGGING,
         choices=LOGGED_OF_REQUESTS,
     )
     otlp_traces_endpoint: str | None = option(
         None,
         "URL that takes OpenTelemetry traces over HTTP, such as http://localhost:4318/v1/traces; "
         "needs phloem-server[otel]; none: no traces",
-        group=LOGS,
+        group=LOGGING,
     )
     chat_template: str | None = option(
-        None, "file with a chat template in the place of the model's", group=CHATS
+        None, "file with a chat template in the place of the model's", group=CHAT
     )
     trust_request_chat_template: bool = option(
-        False, "let requests bring chat templates, which are programs", group=CHATS
+        False, "let requests bring chat templates, which are programs", group=CHAT
     )
     tool_call_parser: str = option(
         "auto",
         "notation of the model's tool calls; auto: by its chat template",
-        group=CHATS,
+        group=CHAT,
         choices=TOOL_CALL_PARSERS,
     )
     reasoning_parser: str = option(
         "auto",
         "notation of the model's reasoning; auto: by its chat template",
-        group=CHATS,
+        group=CHAT,
         choices=REASONING_PARSERS,
     )
 
@@ -154,39 +154,39 @@ class HttpArgs:
         group=ACCESS,
     )
     ssl_certfile: str | None = option(
-        None, "certificate (PEM) for TLS; none: plain HTTP", group=CONNECTIONS
+        None, "certificate (PEM) for TLS; none: plain HTTP", group=CONNECTION
     )
     ssl_keyfile: str | None = option(
-        None, "its private key; none: it is in the same file", group=CONNECTIONS
+        None, "its private key; none: it is in the same file", group=CONNECTION
     )
     ssl_ca_certs: str | None = option(
         None,
         "certificates (PEM) of who vouches for clients, which then show theirs",
-        group=CONNECTIONS,
+        group=CONNECTION,
     )
     ssl_client_certs: str = option(
         "required",
         "whether a client must show a certificate, where there are ssl_ca_certs",
-        group=CONNECTIONS,
+        group=CONNECTION,
         choices=("required", "optional"),
     )
     max_request_bytes: int = option(
-        16 << 20, "bytes that a request's body may have", group=CONNECTIONS
+        16 << 20, "bytes that a request's body may have", group=CONNECTION
     )
     max_connections: int = option(
         4096,
         "connections at a time; for one more, one without a whole request is closed, or it gets "
         "a 503",
-        group=CONNECTIONS,
+        group=CONNECTION,
     )
     header_timeout: float = option(
-        10.0, "seconds in which the headers of a request must arrive", group=CONNECTIONS
+        10.0, "seconds in which the headers of a request must arrive", group=CONNECTION
     )
-    body_timeout: float = option(60.0, "the same for its body", group=CONNECTIONS)
+    body_timeout: float = option(60.0, "the same for its body", group=CONNECTION)
     write_timeout: float = option(
         60.0,
         "seconds for which a client may leave unread what was sent to it, while more waits",
-        group=CONNECTIONS,
+        group=CONNECTION,
     )
 
     def __post_init__(self) -> None:

@@ -32,17 +32,10 @@ def option(
 
 
 def kinds_of(hint: Any) -> tuple[type, ...]:
-    """The types that a field's values have, None's left out; `tuple` for tuple[str, ...].
-
-    Raises:
-        TypeError: there is no plain form of it, for a command line or a file.
-    """
+    """The types that a field's values have, None's left out; `tuple` for tuple[str, ...]."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    kinds = [kind for kind in (typing.get_args(hint) if union else (hint,)) if kind is not _NONE]
-    plain = tuple(tuple if typing.get_origin(kind) is tuple else kind for kind in kinds)
-    if not set(plain) <= {str, int, float, bool, tuple}:
-        raise TypeError(f"an option of type {hint} has no plain form: use str, int, float or bool")
-    return plain
+    kinds = typing.get_args(hint) if union else (hint,)
+    return tuple(typing.get_origin(kind) or kind for kind in kinds if kind is not _NONE)
 
 
 def fits(value: Any, hint: Any) -> bool:

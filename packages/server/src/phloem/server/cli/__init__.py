@@ -53,7 +53,14 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
         ctx.exit()
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_COMPLETION = """\b
+Completion in the shell, for bash (zsh and fish have theirs):
+  eval "$(_PHLOEM_COMPLETE=bash_source phloem)"
+"""
+
+
+@click.group(cls=_LazyGroup, context_settings=_CONTEXT, epilog=_COMPLETION)
 @click.option(
     "--version",
     is_flag=True,

@@ -28,6 +28,7 @@ from rich.progress import (
 from phloem.server.cli.options import (
     GroupedCommand,
     GroupedOption,
+    config_option,
     dataclass_options,
     engine_options,
     usage_errors,
@@ -88,6 +89,7 @@ _option = functools.partial(click.option, cls=GroupedOption, group="Batch")
     help="Results are on the disk after so long, against loss of power; 0: each at once.",
 )
 @dataclass_options(HttpArgs, "http_args", _ANSWERING)
+@config_option
 @engine_options
 @click.pass_context
 def command(

@@ -12,7 +12,14 @@ from typing import Any
 
 import click
 
-from phloem.server.cli.options import engine_options, sampling_options, server_options
+from phloem.server.cli.options import (
+    GroupedCommand,
+    GroupedOption,
+    config_option,
+    engine_options,
+    sampling_options,
+    server_options,
+)
 from phloem.server.cli.session import (
     TextEngine,
     failure,
@@ -29,10 +36,16 @@ _DEFAULTS = {"max_new_tokens": 1024, "temperature": 0.2, "top_p": 0.9}
 """An answer is longer than a completion, and small models ramble at temperature 1."""
 
 
-@click.command("chat")
-@click.option("--system", help="What the model is told before the conversation.")
+@click.command("chat", cls=GroupedCommand)
+@click.option(
+    "--system",
+    cls=GroupedOption,
+    group="Chat",
+    help="What the model is told before the conversation.",
+)
 @sampling_options
 @server_options
+@config_option
 @engine_options
 @click.pass_context
 def command(

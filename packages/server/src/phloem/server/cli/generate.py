@@ -6,6 +6,7 @@ before an engine starts; after that a prompt that fails harms only itself.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +18,10 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from phloem.server.cli.options import (
+    GroupedCommand,
+    GroupedOption,
     check_sampling,
+    config_option,
     engine_options,
     sampling_options,
     server_options,
@@ -59,25 +63,29 @@ class Job:
         return engine.generate(self.given, self.sampling_params, stream=stream)
 
 
-@click.command("generate")
+_option = functools.partial(click.option, cls=GroupedOption, group="Input and output")
+
+
+@click.command("generate", cls=GroupedCommand)
 @click.argument("prompts", nargs=-1)
-@click.option("--file", "prompt_file", type=click.File(encoding="utf-8"), help="A prompt a line.")
-@click.option(
+@_option("--file", "prompt_file", type=click.File(encoding="utf-8"), help="A prompt a line.")
+@_option(
     "--jsonl",
     "jsonl_file",
     type=click.File(encoding="utf-8"),
     help="An object a line with prompt, messages or input_ids, and maybe sampling_params; the "
     "result has its other fields too.",
 )
-@click.option(
+@_option(
     "--output",
     type=click.File("w", encoding="utf-8", lazy=True),
     default="-",
     help="Where results go.  [default: standard output]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print results as JSON lines.")
+@_option("--json", "as_json", is_flag=True, help="Print results as JSON lines.")
 @sampling_options
 @server_options
+@config_option
 @engine_options
 @click.pass_context
 def command(

@@ -8,6 +8,8 @@ import click
 
 from phloem.server.cli.options import (
     GroupedCommand,
+    GroupedOption,
+    config_option,
     dataclass_options,
     engine_options,
     usage_errors,
@@ -17,12 +19,33 @@ from phloem.server.config import ServerArgs
 from phloem.server.http_config import HttpArgs
 from phloem.server.startup import Laps
 
+_EXAMPLES = """\b
+Examples:
+  phloem serve
+  phloem serve --model org/name --port 8000 --api-key "$KEY"
+  phloem serve --max-total-tokens 32768 --print-config > phloem.toml
+  phloem serve --config phloem.toml --log-format json
+"""
 
-@click.command("serve", cls=GroupedCommand)
+
+@click.command("serve", cls=GroupedCommand, epilog=_EXAMPLES)
+@config_option
+@click.option(
+    "--print-config",
+    cls=GroupedOption,
+    group="Configuration",
+    is_flag=True,
+    help="print all options as such a file, secrets left out, and exit",
+)
 @engine_options
 @dataclass_options(HttpArgs, "http_args")
 @click.pass_context
-def command(ctx: click.Context, engine_args: dict[str, Any], http_args: dict[str, Any]) -> None:
+def command(
+    ctx: click.Context,
+    print_config: bool,
+    engine_args: dict[str, Any],
+    http_args: dict[str, Any],
+) -> None:
     """Serve a model over HTTP, with the OpenAI API.
 
     Ctrl-C lets running requests go on for --drain-seconds, then ends; a second one ends them.
@@ -30,6 +53,11 @@ def command(ctx: click.Context, engine_args: dict[str, Any], http_args: dict[str
     console, laps = status_console(), Laps()
     with usage_errors():
         args, http = ServerArgs(**engine_args), HttpArgs(**http_args)
+        if print_config:
+            from phloem.server.config_file import written_config
+
+            click.echo(written_config(args, http))
+            return
         # Imported here: help and bad options need not wait for it.
         from phloem.server.guarded_server import guard_of
         from phloem.server.launch import StartupError
