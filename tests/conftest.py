@@ -132,6 +132,8 @@ class LoopFrontend:
 
         if self.driver is None:
             raise ServiceUnavailable("the engine has ended")
+        if request.rid in self.running:
+            raise ValueError(f"request id {request.rid!r} is in use: give each request its own")
         loop, news = asyncio.get_running_loop(), asyncio.Queue()
 
         def tell(output):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from phloem.server.http.auth import Access
+from phloem.server.http.auth import OPEN_PATHS, Access
 from phloem.server.http.limits import Limiter
 from phloem.server.keys import KeyLimits, make_ring
 
@@ -128,7 +128,7 @@ def test_options_of_the_server_are_for_its_operator(keyed):
     assert mine["limits"] == bosss["limits"]
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready", "/ping"])
+@pytest.mark.parametrize("path", sorted(OPEN_PATHS))
 def test_probes_are_open_and_all_answers_have_a_name(keyed, path):
     answer = keyed.http.get(path, headers={"x-request-id": "probe-7"})
     assert (answer.status_code, answer.headers["x-request-id"]) == (200, "probe-7")
@@ -140,7 +140,7 @@ def test_every_route_but_the_probes_and_the_page_wants_a_key(keyed, sharing):
     for path, methods in document["paths"].items():
         for method in methods:
             status = keyed.http.request(method, path.replace("{", "").replace("}", "")).status_code
-            assert (status == 401) == (path not in ("/health", "/ready", "/ping")), path
+            assert (status == 401) == (path not in OPEN_PATHS), path
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from phloem.server.http.chat_request import add_chat
 from phloem.server.http.chat_setup import ChatOptions, ChatSetup
 from phloem.server.http.completion_request import add_completions
 from phloem.server.http.cors import Cors
-from phloem.server.http.describe import describe_bodies
+from phloem.server.http.describe import describe
 from phloem.server.http.embeddings import BODIES as EMBEDDING_BODIES
 from phloem.server.http.embeddings import add_embeddings
 from phloem.server.http.error_answers import install_handlers
@@ -88,7 +88,8 @@ def create_app(
     metrics = Metrics(served_model_name, observation.startup_seconds)
     install_handlers(app)
     # The last one added is the outermost.
-    app.add_middleware(Gate, access=access or Access(KeyRing()), max_body_bytes=max_body_bytes)
+    access = access or Access(KeyRing())
+    app.add_middleware(Gate, access=access, max_body_bytes=max_body_bytes)
     if cors_origins:
         app.add_middleware(Cors, origins=cors_origins)
     if observation.keep_texts:
@@ -114,7 +115,7 @@ def create_app(
     # The second takes every path below `/ui/` that nothing else has.
     add_inspection(app, service)
     add_ui(app, service)
-    describe_bodies(app, BODIES)
+    describe(app, BODIES, keys_wanted=access.keys.has_callers)
     return app
 
 
