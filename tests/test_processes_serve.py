@@ -255,30 +255,3 @@ class TestEnd:
         server.process.kill()
         assert gone(children)
         assert list(folders.iterdir()) == []
-
-
-class TestDeath:
-    @pytest.mark.parametrize("name", ["scheduler", "detokenizer"])
-    def test_of_a_process_fails_what_is_in_flight_and_ends_the_server(self, server, folders, name):
-        children = processes_of(server)
-        with (
-            ThreadPoolExecutor() as pool,
-            httpx.stream(
-                "POST", f"{server.url}/v1/completions", json=ENDLESS | {"stream": True}, timeout=60
-            ) as stream,
-        ):
-            lines = stream.iter_lines()
-            assert next(lines).startswith("data: ")
-            asked = pool.submit(ask, server, ENDLESS)
-            until_running(server, 2)
-            children[name].kill()
-            answer = asked.result()
-            assert answer.status_code == 503
-            assert f"the {name} process died (signal 9, SIGKILL)" in answer.text
-            events = [line.removeprefix("data: ") for line in lines if line]
-            errors = [json.loads(event) for event in events[-2:] if event != "[DONE]"]
-            assert "error" in errors[-1]
-        assert server.process.wait(20) == 1
-        assert gone(children)
-        assert list(folders.iterdir()) == []
-        assert any(f"the {name} process died" in line for line in server.log)
