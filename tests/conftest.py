@@ -257,6 +257,9 @@ class LoopStream:
         options, self._options = self._options, None
         return text_news(token_news(output, options), self._text)
 
+    def ready(self):
+        return None
+
     def close(self):
         if self._frontend.running.pop(self._rid, None) and self._frontend.driver is not None:
             self._frontend.driver.abort([self._rid])

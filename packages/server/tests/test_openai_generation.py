@@ -12,7 +12,12 @@ from phloem.server.frontend import GenerationRequest, ServiceUnavailable
 from phloem.server.http.errors import ApiError
 from phloem.server.http.generation import Answer, Generation
 from phloem.server.http.metrics import Metrics
+from phloem.server.http.sse import EventStream
 from phloem.server.messages import Finish, TextNews
+
+
+class Together(str):
+    """A text that is there with the one before it."""
 
 
 class Script:
@@ -33,8 +38,15 @@ class Script:
             raise step
         if step is None:
             await asyncio.Event().wait()
+        return self._news(step)
+
+    def ready(self):
+        together = bool(self.steps) and isinstance(self.steps[0], Together)
+        return self._news(self.steps.pop(0)) if together else None
+
+    def _news(self, text):
         finish = None if self.steps else Finish("stop")
-        return TextNews(self.rid, step, [1], finish, 1, 1, 0)
+        return TextNews(self.rid, str(text), [1], finish, 1, 1, 0)
 
     def close(self):
         self.closed = True
@@ -95,21 +107,26 @@ class Client:
         return b"".join(message.get("body", b"") for message in self.messages).decode()
 
 
-def answer(frontend, stream, client=None, metrics=None, spent=None):
-    """Send an answer of all scripts; `spent` gets the tokens that they cost."""
+def answer(frontend, stream, client=None, metrics=None, spent=None, write=None):
+    """Send an answer of all scripts; `spent` gets the tokens that they cost, and `write`, if there
+    is one, parts of the body at once.
+    """
     spent = [] if spent is None else spent
     client = client or Client()
     generation = Generation(frontend, metrics or Metrics())
-    send = generation.send_stream if stream else generation.send_whole
     requests = [
         GenerationRequest(str(i), [1], SamplingParams()) for i in range(len(frontend.scripts))
     ]
 
     async def run():
-        made = Answer(
-            lambda _, asgi_send: send(requests, Lines(), "prompt", spent.append, asgi_send)
-        )
-        await asyncio.wait_for(made({"type": "http"}, client.receive, client.send), 10)
+        def work(scope, send):
+            what = (requests, Lines(), "prompt", spent.append)
+            if stream:
+                return generation.send_stream(*what, EventStream(scope, send))
+            return generation.send_whole(*what, send)
+
+        scope = {"type": "http", "extensions": {"phloem.body": write} if write else {}}
+        await asyncio.wait_for(Answer(work)(scope, client.receive, client.send), 10)
 
     asyncio.run(run())
     return client
@@ -123,6 +140,33 @@ def ended(metrics):
         for sample in family.samples
         if sample.name == name
     }
+
+
+def test_news_that_are_there_together_go_out_in_one_write_in_their_order():
+    client = answer(Scripts(["a", Together("b"), Together("c"), "d"]), stream=True)
+    bodies = [message.get("body") for message in client.messages]
+    assert bodies == [None, b"0 a\n0 b\n0 c\n", b"0 d\n", b"tail\n", b""]
+
+
+def test_a_connection_that_takes_parts_at_once_gets_all_but_the_first_and_the_end():
+    written = []
+    client = answer(Scripts(["a", "b", "c"]), True, write=lambda part: not written.append(part))
+    assert written == [b"0 b\n", b"0 c\n", b"tail\n"]
+    assert [message.get("body") for message in client.messages] == [None, b"0 a\n", b""]
+
+
+def test_parts_that_a_connection_does_not_take_go_the_way_that_waits():
+    takes = iter([False, True, False])
+    written = []
+
+    def write(part):
+        taken = next(takes)
+        written.extend([part] * taken)
+        return taken
+
+    client = answer(Scripts(["a", "b", "c"]), True, write=write)
+    assert written == [b"0 c\n"]
+    assert client.body == "0 a\n0 b\ntail\n"
 
 
 def test_a_whole_answer_has_all_outputs_in_their_order():

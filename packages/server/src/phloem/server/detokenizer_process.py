@@ -9,6 +9,7 @@ import zmq
 
 from phloem.server.children import enter_child
 from phloem.server.detokenizer import TokenText
+from phloem.server.garbage import settle
 from phloem.server.ipc import Inbox, Outbox
 from phloem.server.messages import Beat, Heard, TextBatch, TextNews, TokenBatch, TokenNews
 from phloem.server.news import text_news
@@ -59,6 +60,7 @@ def main() -> None:
     )
     frontend: Outbox[TextBatch | Heard] = Outbox(context, config.endpoints.frontend)
     service = DetokenizerService(Tokenizer.from_folder(config.tokenizer_folder))
+    settle()
     while True:
         for message in inbox.wait():
             frontend.send(service.answer(message))

@@ -116,6 +116,10 @@ class NewsStream(Protocol):
         """
         ...
 
+    def ready(self) -> TextNews | None:
+        """The next news, if they are here already."""
+        ...
+
     def close(self) -> None:
         """End the request unless it has ended; it is aborted and its memory freed. Idempotent."""
         ...

@@ -1,7 +1,8 @@
 """What the server's processes say to each other: msgspec structs, as MessagePack over ZMQ.
 
-Structs are encoded as arrays, since a step sends one entry for every running request. This module
-holds no behaviour and no numpy, so that the API process and the detokenizer stay light.
+Structs are encoded as arrays, since a step sends one entry for every running request, and the
+garbage collector does not look at them, since nothing in them leads back. This module holds no
+behaviour and no numpy, so that the API process and the detokenizer stay light.
 
 ```
 API process ──Load, Generate, Forget, Abort, Control, Beat──▶ scheduler ──TokenBatch, Beat──┐
@@ -17,11 +18,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 
-class _Message(msgspec.Struct, array_like=True, tag=True):
+class _Message(msgspec.Struct, array_like=True, tag=True, gc=False):
     """Base of what is sent: one of several kinds, told apart by its name."""
 
 
-class _Part(msgspec.Struct, array_like=True):
+class _Part(msgspec.Struct, array_like=True, gc=False):
     """Base of what messages are made of."""
 
 

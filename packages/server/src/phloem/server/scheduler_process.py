@@ -6,7 +6,6 @@ to do. How the engine is made is `phloem.server.wiring`'s.
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from phloem.mem_pool import Retention
 from phloem.scheduler import EventLoop, QueueFullError, SamplingParams
 from phloem.server.children import ChildConfig, enter_child
 from phloem.server.control import WaitingFlushes, answer, soonest
+from phloem.server.garbage import settle
 from phloem.server.grammars import Grammars
 from phloem.server.ipc import Inbox, Outbox
 from phloem.server.loaded_constraints import LoadedConstraints
@@ -259,9 +259,7 @@ def main() -> None:
     service = SchedulerService(parts.loop, inbox, detokenizer, frontend, parts.grammars, watchdog)
     if parts.grammars is not None:
         parts.grammars.prepare()
-    # What was made so far stays: no collection needs to look through torch's objects again, for
-    # which a step of the model would wait.
-    gc.collect()
-    gc.freeze()
+    # A step of the model would wait for a collection that looks through torch's objects.
+    settle()
     while True:
         service.turn()

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 
 from phloem.server.background import SERVING
 from phloem.server.crash_dump import CrashDumps
+from phloem.server.garbage import settle
 from phloem.server.guarded_server import Guard, GuardedServer
 from phloem.server.http import create_app
 from phloem.server.http.chat_setup import chat_options
@@ -131,6 +132,7 @@ class _Serving:
             server = self._server(app)
             engine.died.add_done_callback(lambda _: _let_end(server))
             self._on_signal = lambda: self._end_soon(server, engine.manager)
+            settle()
             # From here on a client that comes waits; before, it was refused.
             self._listener.listen(_BACKLOG)
             self._tell_ready(engine)

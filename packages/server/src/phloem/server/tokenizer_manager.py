@@ -84,9 +84,11 @@ class RequestStream:
                 await self._waiter
             finally:
                 self._waiter = None
-        news = self._news.popleft()
-        self._over = news.finish is not None
-        return news
+        return self._next()
+
+    def ready(self) -> TextNews | None:
+        """The next news, if they are here already."""
+        return self._next() if self._news else None
 
     def close(self) -> None:
         """End the request unless it has ended. Idempotent."""
@@ -107,6 +109,11 @@ class RequestStream:
         """There will be no more; from the manager."""
         self._failure = failure
         self._wake()
+
+    def _next(self) -> TextNews:
+        news = self._news.popleft()
+        self._over = news.finish is not None
+        return news
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from phloem.server.http.direct import offer
 from phloem.server.http.errors import ApiError
 from phloem.server.http.request_id import HEADER, request_id_of
 
@@ -186,6 +187,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._bytes = 0
         super().on_headers_complete()
+        offer(cast(Scope, self.scope), self.cycle)
         self._enter("body")
 
     def on_message_complete(self) -> None:

@@ -124,29 +124,27 @@ class Generation:
         form: Form,
         prompt: str,
         spend: Spend,
-        send: Send,
+        events: EventStream,
     ) -> None:
         """Answer as it comes. Nothing is sent before there is something to tell, so that what
-        fails before has a status of its own.
+        fails before has a status of its own. What came while the client did not read goes out in
+        one write.
         """
-        events = EventStream(send)
         told = False
         """Whether some sequence's first news have given the headers."""
         with self._started(requests, prompt, spend) as sequences:
 
             async def pass_on(index: int, sequence: _Sequence) -> None:
                 nonlocal told
-                first = await anext(sequence)
-                if not told:
-                    told = True
-                    events.add_headers(truth_headers(first))
-                data = form.chunk(index, first)
-                if data:
-                    await events.write(data)
                 async for news in sequence:
-                    data = form.chunk(index, news)
-                    if data:
-                        await events.write(data)
+                    if not told:
+                        told = True
+                        events.add_headers(truth_headers(news))
+                    events.hold(form.chunk(index, news))
+                    while (more := sequence.ready()) is not None:
+                        events.hold(form.chunk(index, more))
+                    if not events.flush_now():
+                        await events.flush()
 
             try:
                 await all_of([pass_on(*item) for item in enumerate(sequences)])
@@ -197,6 +195,13 @@ class _Sequence:
             self._meter.end("error")
             self._trace.end("error")
             raise
+        return self._noted(news)
+
+    def ready(self) -> TextNews | None:
+        news = self._stream.ready()
+        return None if news is None else self._noted(news)
+
+    def _noted(self, news: TextNews) -> TextNews:
         self._spend(len(news.token_ids))
         self._meter.take(news)
         self._trace.take(news)

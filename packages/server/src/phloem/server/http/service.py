@@ -20,6 +20,7 @@ from phloem.server.http.limits import Limiter
 from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.prepare import Prepared
+from phloem.server.http.sse import EventStream
 from phloem.server.http.unknown_fields import UnknownFields
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -68,9 +69,12 @@ class Service:
         return Answer(partial(self._work, prepared))
 
     async def _work(self, prepared: Prepared, scope: Scope, send: Send) -> None:
-        run = self.generation.send_stream if prepared.stream else self.generation.send_whole
         with self.limiter.admitted(scope, prepared.requests) as admission:
             constrained = await with_constraints(
                 self.frontend.grammar, self.metrics, prepared.requests, prepared.constraints
             )
-            await run(constrained, prepared.form, prepared.prompt, admission.spend, send)
+            what = (constrained, prepared.form, prepared.prompt, admission.spend)
+            if prepared.stream:
+                await self.generation.send_stream(*what, EventStream(scope, send))
+            else:
+                await self.generation.send_whole(*what, send)

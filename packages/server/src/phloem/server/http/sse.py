@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from starlette.types import Send
+from starlette.types import Scope, Send
 
+from phloem.server.http.direct import writer_of
 from phloem.server.http.errors import ApiError
 from phloem.server.http.truth import Headers
 
@@ -55,21 +56,43 @@ def failure_event(error: ApiError) -> bytes:
 
 
 class EventStream:
-    """One response of events; the status goes out with the first of them."""
+    """One response of events; the status goes out with the first of them.
 
-    __slots__ = ("_headers", "_send", "started")
+    What is held goes out in one write. Several tasks may use it: each holds events and flushes.
+    """
 
-    def __init__(self, send: Send) -> None:
+    __slots__ = ("_headers", "_held", "_send", "_write", "started")
+
+    def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
+        self._write = writer_of(scope)
         self._headers = list(_HEADERS)
+        self._held: list[bytes] = []
         self.started = False
 
     def add_headers(self, headers: Headers) -> None:
         """Headers beside those that every stream has; too late once it has started."""
         self._headers += headers
 
-    async def write(self, events: bytes) -> None:
-        """Send framed events."""
+    def hold(self, events: bytes) -> None:
+        """Take framed events, for the next flush."""
+        if events:
+            self._held.append(events)
+
+    def flush_now(self) -> bool:
+        """Send what is held if that takes no waiting; False: await `flush`."""
+        held = self._held
+        if not held:
+            return True
+        if not self.started or self._write is None or not self._write(b"".join(held)):
+            return False
+        held.clear()
+        return True
+
+    async def flush(self) -> None:
+        """Send what is held, which `flush_now` did not, and wait while the client does not read."""
+        events = b"".join(self._held)
+        self._held.clear()
         if not self.started:
             self.started = True
             start = {"type": "http.response.start", "status": 200, "headers": self._headers}
@@ -77,6 +100,8 @@ class EventStream:
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
 
     async def end(self, events: bytes) -> None:
-        """Send the last events."""
-        await self.write(events)
+        """Send what is held and the last events."""
+        self.hold(events)
+        if not self.flush_now():
+            await self.flush()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})

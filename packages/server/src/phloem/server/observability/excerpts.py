@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from phloem.server.http.direct import withdraw
 from phloem.server.observability.watch import current_watch
 
 MOST_BYTES = 2048
@@ -22,6 +23,7 @@ class Excerpts:
         if watch is None:
             await self._app(scope, receive, send)
             return
+        withdraw(scope)
         asked, answered = bytearray(), bytearray()
 
         async def receiving() -> Message:
