@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from phloem.server.detokenizer_process import DetokenizerService
-from phloem.server.messages import Finish, TextOptions, TokenBatch, TokenNews
+from phloem.server.messages import Beat, Finish, Heard, TextOptions, TokenBatch, TokenNews
 
 
 @pytest.fixture
@@ -64,3 +64,7 @@ def test_the_main_process_needs_no_torch():
     code = "import sys, phloem.server.serve; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_beat_is_answered(service):
+    assert service.answer(Beat(7)) == Heard("detokenizer", 7)

@@ -13,10 +13,12 @@ from phloem.mem_pool import Retention
 from phloem.server.config import ServerArgs
 from phloem.server.messages import (
     Abort,
+    Beat,
     ConstraintUse,
     Control,
     Forget,
     Generate,
+    Heard,
     Load,
     Reply,
     TextOptions,
@@ -326,3 +328,44 @@ class TestConstraints:
         assert (news.finish.type, news.finish.status_code) == ("error", 400)
         harness.send(load, Generate("r", [5], GREEDY, constraint=use))
         assert harness.run()[-1][-1].finish.type == "stop"
+
+
+class Watched:
+    """A watchdog that notes what it is told."""
+
+    patience = None
+
+    def __init__(self):
+        self.told = []
+
+    def watch(self):
+        self.told.append("watch")
+        self.patience = 0.5
+
+    def rest(self):
+        self.told.append("rest")
+        self.patience = None
+
+
+def test_the_watchdog_watches_steps_and_rests_once_nothing_has_come_for_a_while(harness):
+    dog = Watched()
+    service = SchedulerService(
+        harness.parts.loop, harness.inbox, harness.detokenizer, harness.frontend, watchdog=dog
+    )
+    harness.send(Generate("r", [5], GREEDY))
+    service.turn()
+    while not service.idle:
+        service.turn()
+    assert set(dog.told) == {"watch"}
+    harness.send(Beat(1))
+    service.turn()
+    assert set(dog.told) == {"watch"}
+    service.turn()
+    assert dog.told[-1] == "rest"
+
+
+def test_a_beat_is_passed_on_and_answered(harness):
+    harness.send(Beat(7))
+    harness.service.turn()
+    assert list(harness.frontend.take()) == [Heard("scheduler", 7)]
+    assert list(harness.detokenizer.take()) == [Beat(7)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import partial
 
 import zmq
@@ -87,11 +87,12 @@ class SchedulerService:
         """Take in what has come, waiting for it while there is nothing else to do; run a step."""
         for message in self._messages():
             self._handle(message)
-        self._watchdog.watch()
         for request in self._constraints.take():
             self._add(request)
         options = self._options
         idle, began = self._loop.idle, time.perf_counter()
+        if not idle:
+            self._watchdog.watch()
         outputs = self._loop.step()
         if not idle:
             self._steps.observe(time.perf_counter() - began)
@@ -103,11 +104,13 @@ class SchedulerService:
             self._detokenizer.send(TokenBatch(self._news))
             self._news = []
 
-    def _messages(self) -> Iterator[ToScheduler]:
+    def _messages(self) -> Iterable[ToScheduler]:
         if not self._loop.idle:
             return self._inbox.take()
-        self._watchdog.rest()
-        return self._inbox.wait(self._patience())
+        messages = list(self._inbox.wait(soonest(self._patience(), self._watchdog.patience)))
+        if not messages:
+            self._watchdog.rest()
+        return messages
 
     def _patience(self) -> float | None:
         """Seconds after which there is something to do by itself; None: there is nothing."""

@@ -152,7 +152,9 @@ class _Serving:
             "engine_options": asdict(self._model.args),
             "server_options": shown_options(self._http),
         }
-        return CrashDumps(folder and Path(folder), self._http.crash_dump_text, about)
+        return CrashDumps(
+            None if folder is None else Path(folder), self._http.crash_dump_text, about
+        )
 
     def _app(self, engine: RunningEngine) -> ASGIApp:
         return create_app(

@@ -45,6 +45,13 @@ class Watchdog:
             self._watching = True
             faulthandler.dump_traceback_later(self._seconds, exit=self._exits)
 
+    @property
+    def patience(self) -> float | None:
+        """Seconds that a loop with nothing to do may sleep before it says so; None: any time. So
+        the watch goes on over short pauses, since ending it takes its time too.
+        """
+        return self._every if self._watching else None
+
     def rest(self) -> None:
         """There is nothing to do: from here on any time may pass."""
         if self._watching:
