@@ -97,6 +97,9 @@ def test_the_processes_of_a_server_are_seen_as_one(write_script, tmp_path):
         answer = httpx.post(f"{background.url}/v1/completions", json=BODY)
         text = httpx.get(f"{background.url}/metrics").text
     lines = [json.loads(line) for line in background.log if line.startswith("{")]
+    (ready,) = [line for line in lines if line["message"] == "ready"]
+    assert (ready["kv_cache"]["disk"], ready["endpoints"]["http"]) == (True, background.url)
+    assert "read the script" in ready["startup_seconds"]["engine"]
     (line,) = [line for line in lines if line["logger"] == "phloem.access"]
     assert line["request_id"] == answer.headers["x-request-id"]
     assert line["rid"] == answer.json()["id"]

@@ -128,11 +128,13 @@ def starting(model):
 
 class TestStart:
     def test_it_says_what_the_start_took_and_then_its_address(self, server):
-        ready, serving = list(server.log)[-2:]
+        *configuration, ready, serving = server.log
         assert ready.startswith("ready after ")
         assert "import the server" in ready
         assert "read the script" in ready
         assert serving == f"Phloem serves scripted at {server.url}"
+        assert f"endpoints   http {server.url}, ui /ui, " in "\n".join(configuration)
+        assert "kernels scripted" in "\n".join(configuration)
         answer = ask(server, {"model": "scripted", "prompt": "Say", "temperature": 0})
         assert answer.json()["choices"][0]["text"] == "hello"
 

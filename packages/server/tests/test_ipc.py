@@ -31,6 +31,7 @@ from phloem.server.messages import (
     ToScheduler,
 )
 
+FACTS = messages.EngineFacts("cpu", "cpu", "int8", "float32", "int8", 1 << 20, None, False)
 INCOMING = messages.FromScheduler | TextBatch
 
 
@@ -92,7 +93,7 @@ def test_a_temporary_folder_with_a_long_path_is_not_used(monkeypatch, tmp_path, 
         (ToScheduler, Forget(["k"])),
         (ToScheduler, Abort(["a", "b"])),
         (ToScheduler, Control(7, "state")),
-        (INCOMING, Ready(Limits(1, 2, 3, 4), {"import": 0.5}, [2])),
+        (INCOMING, Ready(Limits(1, 2, 3, 4), {"import": 0.5}, FACTS, [2])),
         (INCOMING, messages.Failed("no", True)),
         (INCOMING, Reply(7, {"running": 1})),
         (INCOMING, TextBatch([TextNews("r", "ž", [1], Finish("stop", "x"), 1, 2, 3)])),

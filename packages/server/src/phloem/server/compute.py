@@ -56,6 +56,12 @@ def kv_cache_dtype(
     return DTYPES.get(args.kv_cache_dtype, automatic)
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """As options call it."""
+    names = {each: name for name, each in DTYPES.items()}
+    return names.get(dtype, str(dtype).removeprefix("torch."))
+
+
 def _automatic(args: ServerArgs, device: str) -> str:
     if device == "cpu":
         # The native kernels compute in float32 only; the registry warns where they cannot run.

@@ -23,7 +23,7 @@ from phloem.server.config import ServerArgs
 from phloem.server.in_flight import Report
 from phloem.server.ipc import Endpoints, Inbox, Outbox, private_endpoints
 from phloem.server.located_model import LocatedModel
-from phloem.server.messages import Failed, FromScheduler, Ready, TextBatch, ToScheduler
+from phloem.server.messages import EngineFacts, Failed, FromScheduler, Ready, TextBatch, ToScheduler
 from phloem.server.tokenizer import Tokenizer
 from phloem.server.tokenizer_manager import TokenizerManager
 from phloem.server.vocabulary import grammar_vocabulary
@@ -71,6 +71,7 @@ class RunningEngine:
     """Done when a process has died, with a sentence that says so; nothing else works then."""
     pids: dict[str, int]
     """The process ids, by name."""
+    facts: EngineFacts
 
 
 @asynccontextmanager
@@ -110,7 +111,7 @@ async def launched(
                 died.add_done_callback(lambda future: manager.crash(future.result()))
                 beating = loop.create_task(manager.heartbeat.run(care.health_timeout))
                 try:
-                    yield RunningEngine(manager, ready.startup_seconds, died, pids)
+                    yield RunningEngine(manager, ready.startup_seconds, died, pids, ready.facts)
                 finally:
                     beating.cancel()
                     manager.shut_down()

@@ -163,12 +163,32 @@ class Limits(_Part):
     """Of the vectors that prompts are pooled to."""
 
 
+class EngineFacts(_Part):
+    """What an engine came to be, where options left it to the model and the machine."""
+
+    device: str
+    kernels: str
+    """Which compute; `scripted` where there is no model."""
+    quantization: str
+    """Of the weights."""
+    dtype: str
+    """Of the activations."""
+    kv_dtype: str
+    kv_bytes: int
+    """Reserved for the KV cache."""
+    chunk: int | None
+    """Tokens of a prompt computed in one step; None: all."""
+    overlap: bool
+    """Whether a step is scheduled while another one runs."""
+
+
 class Ready(_Message):
     """The scheduler has loaded its model and takes requests."""
 
     limits: Limits
     startup_seconds: dict[str, float]
     """How long each part of the start took, in order."""
+    facts: EngineFacts
     stop_ids: list[int] = []
     """Tokens that end a text by themselves; constraints are compiled with them."""
 

@@ -257,7 +257,7 @@ def main() -> None:
         raise SystemExit(1)
     seconds = {"start the process": entered - config.spawned, **parts.startup_seconds}
     stop_ids = list(parts.scheduler.config.eos_token_ids)
-    frontend.send(Ready(_limits(parts), seconds, stop_ids))
+    frontend.send(Ready(_limits(parts), seconds, parts.facts, stop_ids))
     watchdog = Watchdog(config.watchdog_seconds, config.watchdog_exits)
     service = SchedulerService(parts.loop, inbox, detokenizer, frontend, parts.grammars, watchdog)
     if parts.grammars is not None:

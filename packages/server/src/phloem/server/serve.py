@@ -8,6 +8,7 @@ new ones. A second one ends what runs. If a process of the engine dies, everythi
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -32,6 +33,7 @@ from phloem.server.located_model import LocatedModel
 from phloem.server.observability.logs import set_up_logs
 from phloem.server.observability.observe import observed
 from phloem.server.observability.watch import Observation
+from phloem.server.start_report import report_lines, start_report
 from phloem.server.startup import Laps, breakdown
 from phloem.server.tokenizer_manager import TokenizerManager
 from phloem.server.version import version
@@ -47,6 +49,8 @@ _BACKLOG = 2048
 
 Say = Callable[[str], None]
 """Shows a line to the user."""
+
+log = logging.getLogger(__name__)
 
 __all__ = ["SERVING", "Say", "serve"]
 
@@ -226,16 +230,32 @@ class _Serving:
 
     def _tell_ready(self, engine: RunningEngine) -> None:
         self._laps.lap("start the engine")
+        scheme = "http" if self._guard.tls is None else "https"
+        where = f"{scheme}://{_address(self._http.host, self._listener.getsockname()[1])}"
+        grpc = None if self._grpc is None else _address(self._http.host, self._grpc.port)
+        endpoints = {"http": where, "ui": "/ui", "metrics": "/metrics", "grpc": grpc}
+        report = start_report(
+            self._name,
+            self._model.args,
+            self._http,
+            engine.manager.limits,
+            engine.facts,
+            endpoints,
+        )
+        seconds = {**self._laps.seconds, "engine": engine.startup_seconds}
+        if self._http.log_format == "json":
+            log.info("ready", extra={"fields": {**report, "startup_seconds": seconds}})
+        else:
+            for line in report_lines(report):
+                self._say(line)
         total = sum(self._laps.seconds.values())
         self._say(
             f"ready after {total:.2f} s: {breakdown(self._laps.seconds)} "
             f"({breakdown(engine.startup_seconds)})"
         )
-        host, port = self._http.host, self._listener.getsockname()[1]
-        if self._grpc is not None:
-            self._say(f"gRPC at {_address(host, self._grpc.port)}")
-        scheme = "http" if self._guard.tls is None else "https"
-        self._say(f"{SERVING} {self._name} at {scheme}://{_address(host, port)}")
+        if grpc is not None:
+            self._say(f"gRPC at {grpc}")
+        self._say(f"{SERVING} {self._name} at {where}")
 
 
 def _address(host: str, port: int) -> str:

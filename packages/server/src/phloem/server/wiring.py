@@ -25,6 +25,7 @@ from phloem.scheduler.budget import tokens_needed
 from phloem.scheduler.scripted import EMBEDDING_SIZE
 from phloem.server.config import CHUNKING_OFF, ServerArgs
 from phloem.server.grammars import Grammars, forced_tokens
+from phloem.server.messages import EngineFacts
 from phloem.server.scripted_model import SCRIPTED, load_scripted_model
 from phloem.server.startup import Laps
 from phloem.server.stop_strings import TextStopChecker
@@ -59,6 +60,7 @@ class EngineParts:
     """None: constraints are refused."""
     embedding_size: int
     """Of the vectors that prompts are pooled to."""
+    facts: EngineFacts
 
 
 def build(args: ServerArgs, progress: Progress | None = None) -> EngineParts:
@@ -81,7 +83,7 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
     from phloem.model_runner import ModelRunner, load_model
     from phloem.model_runner.quantization import choose_quantization
     from phloem.model_runner.sources import resolve_model
-    from phloem.server.compute import kv_cache_dtype, make_ops, weights_dtype
+    from phloem.server.compute import dtype_name, kv_cache_dtype, make_ops, weights_dtype
     from phloem.server.kv_memory import PoolMemory
 
     device = _device(args, torch.cuda.is_available())
@@ -106,30 +108,25 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
     slots = _slots(args, shape.bytes_per_token, _available_bytes(device), device)
     kv = KVPool(slots.num_slots, shape, device, page_size=args.page_size)
     memory = PoolMemory(kv, folder.path, f"{model.dtype} {quantization} {ops.name}")
-    config = _scheduler_config(
-        args,
-        model.config.context_length,
-        model.config.vocab_size,
-        _eos_ids(model, tokenizer),
-        device,
-    )
+    eos_ids = _eos_ids(model, tokenizer)
+    config = _scheduler_config(args, c.context_length, c.vocab_size, eos_ids, device)
     rows = RowTable(config.max_running_requests, config.context_len)
     manager = _manager(args, rows, slots, memory)
     overlap = device != "cpu" if args.enable_overlap is None else args.enable_overlap
     runner = ModelRunner(model, kv, rows.table, overlap=overlap, layer_ready=memory.layer_ready)
     laps.lap("make the KV cache")
-    return _parts(
-        args,
-        folder.name,
-        tokenizer,
-        config,
-        manager,
-        runner,
-        overlap,
-        runner.close,
-        laps.seconds,
-        c.hidden_size,
+    facts = EngineFacts(
+        device=device,
+        kernels=ops.name,
+        quantization=quantization,
+        dtype=dtype_name(model.dtype),
+        kv_dtype=dtype_name(kv_dtype),
+        kv_bytes=kv.nbytes,
+        chunk=config.chunked_prefill_size,
+        overlap=overlap,
     )
+    what = (args, folder.name, tokenizer, config, manager, runner, facts)
+    return _parts(*what, runner.close, laps.seconds, c.hidden_size)
 
 
 def _build_scripted(args: ServerArgs) -> EngineParts:
@@ -143,19 +140,18 @@ def _build_scripted(args: ServerArgs) -> EngineParts:
     rows = RowTable(config.max_running_requests, config.context_len)
     runner = scripted.runner(rows.table, slots.num_slots)
     manager = _manager(args, rows, slots, ArrayMemory(runner.kv))
-    overlap = bool(args.enable_overlap)
-    return _parts(
-        args,
-        args.model,
-        scripted.tokenizer,
-        config,
-        manager,
-        runner,
-        overlap,
-        lambda: None,
-        laps.seconds,
-        EMBEDDING_SIZE,
+    facts = EngineFacts(
+        device="cpu",
+        kernels="scripted",
+        quantization="none",
+        dtype="none",
+        kv_dtype="none",
+        kv_bytes=0,
+        chunk=config.chunked_prefill_size,
+        overlap=bool(args.enable_overlap),
     )
+    what = (args, args.model, scripted.tokenizer, config, manager, runner, facts)
+    return _parts(*what, lambda: None, laps.seconds, EMBEDDING_SIZE)
 
 
 def _parts(
@@ -165,7 +161,7 @@ def _parts(
     config: SchedulerConfig,
     manager: CacheManager,
     runner: Runner,
-    overlap: bool,
+    facts: EngineFacts,
     close: Callable[[], None],
     startup_seconds: Mapping[str, float],
     embedding_size: int,
@@ -173,7 +169,7 @@ def _parts(
     scheduler = Scheduler(
         config, manager, TextStopChecker(tokenizer), tokenizer=forced_tokens(tokenizer)
     )
-    loop = create_loop(scheduler, runner, overlap)
+    loop = create_loop(scheduler, runner, facts.overlap)
 
     def end() -> None:
         close()
@@ -191,6 +187,7 @@ def _parts(
         startup_seconds,
         grammars,
         embedding_size,
+        facts,
     )
 
 
