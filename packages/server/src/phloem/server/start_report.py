@@ -26,23 +26,8 @@ def start_report(
 ) -> Report:
     """All that matters of a server called `name`, with what was `auto` resolved."""
     return {
-        "model": {
-            "name": name,
-            "weights": facts.quantization,
-            "activations": facts.dtype,
-            "kernels": facts.kernels,
-            "device": facts.device,
-            "context": limits.context_len,
-        },
-        "kv_cache": {
-            "tokens": limits.capacity,
-            "mib": round(facts.kv_bytes / 2**20, 1),
-            "dtype": facts.kv_dtype,
-            "page": args.page_size,
-            "shares_prefixes": not args.disable_radix_cache,
-            "host_gib": args.host_cache_gb,
-            "disk": args.disk_cache is not None,
-        },
+        "model": {"name": name, **_model(limits, facts)},
+        "kv_cache": _kv_cache(args, limits, facts),
         "scheduling": {
             "policy": args.schedule_policy,
             "chunk": facts.chunk,
@@ -78,6 +63,28 @@ def report_lines(report: Report) -> list[str]:
         + ", ".join(f"{_words(name)} {_shown(value)}" for name, value in values.items())
         for part, values in report.items()
     ]
+
+
+def _model(limits: Limits, facts: EngineFacts) -> dict[str, Any]:
+    return {
+        "weights": facts.quantization,
+        "activations": facts.dtype,
+        "kernels": facts.kernels,
+        "device": facts.device,
+        "context": limits.context_len,
+    }
+
+
+def _kv_cache(args: ServerArgs, limits: Limits, facts: EngineFacts) -> dict[str, Any]:
+    return {
+        "tokens": limits.capacity,
+        "mib": round(facts.kv_bytes / 2**20, 1),
+        "dtype": facts.kv_dtype,
+        "page": args.page_size,
+        "shares_prefixes": not args.disable_radix_cache,
+        "host_gib": args.host_cache_gb,
+        "disk": args.disk_cache is not None,
+    }
 
 
 def _words(name: str) -> str:

@@ -86,15 +86,10 @@ def create_app(
         frontend.tokenizer = frontend.tokenizer.with_chat_template(chat.chat_template)
     observation = observation or Observation()
     metrics = Metrics(served_model_name, observation.startup_seconds)
-    install_handlers(app)
-    # The last one added is the outermost.
     access = access or Access(KeyRing())
+    install_handlers(app)
     app.add_middleware(Gate, access=access, max_body_bytes=max_body_bytes)
-    if cors_origins:
-        app.add_middleware(Cors, origins=cors_origins)
-    if observation.keep_texts:
-        app.add_middleware(Excerpts)
-    app.add_middleware(Surround, metrics=metrics, watchers=(metrics, *observation.watchers))
+    _surround(app, cors_origins, metrics, observation)
     service = Service(
         frontend,
         metrics,
@@ -117,6 +112,17 @@ def create_app(
     add_ui(app, service)
     describe(app, BODIES, keys_wanted=access.keys.has_callers)
     return app
+
+
+def _surround(
+    app: FastAPI, cors_origins: Sequence[str], metrics: Metrics, observation: Observation
+) -> None:
+    """Add the layers around the gate; the last one is the outermost."""
+    if cors_origins:
+        app.add_middleware(Cors, origins=cors_origins)
+    if observation.keep_texts:
+        app.add_middleware(Excerpts)
+    app.add_middleware(Surround, metrics=metrics, watchers=(metrics, *observation.watchers))
 
 
 ADDERS = (

@@ -53,6 +53,12 @@ def add_responses(app: FastAPI, service: Service, store: ResponseStore | None = 
         tokens = len(prepared.requests[0].prompt_ids)
         return json_response({"object": "response.input_tokens", "input_tokens": tokens})
 
+    _add_kept(app, kept)
+
+
+def _add_kept(app: FastAPI, kept: ResponseStore) -> None:
+    """Add what is for responses that have ended."""
+
     @app.get(f"{_PATH}/{{id}}")
     async def retrieve_response(id: str, request: Request, stream: bool = False) -> Response:
         """A response that is kept."""
