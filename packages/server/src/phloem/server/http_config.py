@@ -8,10 +8,17 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
+from phloem.server.config import ServerArgs
 from phloem.server.observability.access_log import LEVELS as LOGGED_OF_REQUESTS
 from phloem.server.observability.logs import FORMATS as LOG_FORMATS
 from phloem.server.observability.tracing import check_tracing
-from phloem.server.options import check_choices, check_lets_in, check_types, option
+from phloem.server.options import (
+    check_choices,
+    check_lets_in,
+    check_types,
+    check_without_effect,
+    option,
+)
 from phloem.server.parsers.registry import (
     AUTO,
     HARMONY,
@@ -307,6 +314,21 @@ _LETS_IN = (
 _LONGEST_WATCH = 1_000_000
 """Seconds: eleven days."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
+
+
+def check_together(engine: ServerArgs, http: HttpArgs) -> None:
+    """Refuse options of the server that those of the engine leave without effect.
+
+    Raises:
+        ValueError: naming them.
+    """
+    if engine.disable_radix_cache:
+        check_without_effect(
+            http,
+            ("share_cache_between_keys",),
+            "since disable_radix_cache lets nothing be shared",
+            "leave out disable_radix_cache",
+        )
 
 
 def shown_options(options: HttpArgs) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from phloem.server.cli.options import (
 )
 from phloem.server.cli.session import model_progress, status_console
 from phloem.server.config import ServerArgs
-from phloem.server.http_config import HttpArgs
+from phloem.server.http_config import HttpArgs, check_together
 from phloem.server.startup import Laps
 
 _EXAMPLES = """\b
@@ -53,6 +53,7 @@ def command(
     console, laps = status_console(), Laps()
     with usage_errors():
         args, http = ServerArgs(**engine_args), HttpArgs(**http_args)
+        check_together(args, http)
         if print_config:
             from phloem.server.config_file import written_config
 
