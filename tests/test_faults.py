@@ -269,6 +269,14 @@ def test_health_tells_of_a_process_that_stands_still_and_of_its_return(server, n
     server.until_nothing_is_held()
 
 
+@pytest.mark.parametrize("name", ["scheduler", "detokenizer"])
+def test_a_process_that_is_asked_writes_its_stacks_and_goes_on(server, name):
+    server.processes[name].send_signal(signal.SIGUSR1)
+    while not any(f"{name}_process.py" in line for line in tuple(server.log)):
+        pass
+    assert server.http.get("/health_generate").status_code == 200
+
+
 def test_a_health_check_that_generates_ends_in_time_and_leaves_nothing(server):
     assert server.http.post("/pause_generation", json={"mode": "in_place"}).is_success
     try:

@@ -22,11 +22,25 @@ def samples(server):
 
 
 def test_health_and_readiness_ask_the_engine(server):
-    for path in ("/health", "/ready"):
+    for path, status in (
+        ("/health", "ok"),
+        ("/ping", "ok"),
+        ("/ready", "ok"),
+        ("/startup", "started"),
+    ):
         response = server.http.get(path)
-        assert (response.status_code, response.json()) == (200, {"status": "ok"})
+        assert (response.status_code, response.json()) == (200, {"status": status})
         response = server.http.head(path)
         assert (response.status_code, response.content) == (200, b"")
+
+
+def test_a_health_check_may_generate_which_counts_as_no_request(server):
+    before = samples(server)
+    assert server.http.get("/health_generate").json() == {"status": "ok"}
+    after = samples(server)
+    for name in ("generation_tokens_total", "e2e_request_latency_seconds_count"):
+        assert after[f"phloem_{name}",] == before[f"phloem_{name}",]
+    assert server.http.get("/server_info").json()["state"]["running"] == 0
 
 
 def test_the_model_is_listed_with_its_context(server):

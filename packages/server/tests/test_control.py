@@ -77,5 +77,5 @@ def test_the_soonest_of_some_times(times, least):
 
 
 def test_an_unknown_action_is_refused_with_those_that_there_are():
-    with pytest.raises(ValueError, match="no action 'odd': ask for one of ping, state, "):
+    with pytest.raises(ValueError, match="no action 'odd': ask for one of state, "):
         answer(Pretended(0), "odd", {})
