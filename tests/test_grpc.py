@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
 import grpc
@@ -410,3 +410,17 @@ def test_a_server_that_drains_says_so_and_finishes_what_runs(write_script):
     assert (refusal.status, refusal.retry_after) == (503, 1000.0)
     assert text == "x" * 5000
     assert not any("Traceback" in line for line in server.log)
+
+
+def test_more_connections_than_there_may_be_are_closed():
+    async def story():
+        async with grpc_server(None, "127.0.0.1", 0, 1 << 20, None, 1) as running:
+            kept = await asyncio.open_connection("127.0.0.1", running.port)
+            assert await kept[0].read(1)
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+            kept[1].close()
+
+    asyncio.run(story())

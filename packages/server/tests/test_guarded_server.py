@@ -159,3 +159,43 @@ def test_more_connections_than_the_system_allows_are_cut_to_what_it_does_with_a_
         pytest.skip("this machine limits nothing")
     assert 0 < limits.connections < before[1]
     assert "ulimit -n" in told[0]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_connections_count_before_they_have_agreed_on_the_encryption(pem, loop):
+    new_loop = (
+        asyncio.new_event_loop if loop == "asyncio" else pytest.importorskip(loop).new_event_loop
+    )
+
+    async def story():
+        async with serving(**server_files(pem), max_connections=2) as port:
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+            # Those that have said nothing for longest had to leave.
+            for reader, _ in silent[:2]:
+                assert await reader.read() == b""
+            assert (await ask(port, client_of(pem))).endswith(b"hi")
+            assert await silent[2][0].read() == b""
+            for _, writer in silent:
+                writer.close()
+
+    made = new_loop()
+    try:
+        made.run_until_complete(story())
+    finally:
+        made.close()
+
+
+def test_grpc_has_as_many_connections_again():
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def room(**options):
+        return guard_of(HttpArgs(max_connections=2**40, **options), bool).connections.connections
+
+    try:
+        alone, beside = room(), room(grpc_port=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    if before[1] == resource.RLIM_INFINITY:
+        pytest.skip("this machine limits nothing")
+    assert beside == alone // 2

@@ -11,6 +11,7 @@ from uvicorn.server import ServerState
 
 from phloem.server.http.connections import (
     MAX_HEAD_BYTES,
+    MAX_PIPELINED,
     Connection,
     ConnectionLimits,
     Connections,
@@ -392,3 +393,59 @@ def test_an_answer_that_is_read_still_is_not_cut_for_want_of_another_request(in_
         assert reads.closed
 
     in_world(story, header_timeout=10, write_timeout=60)
+
+
+PING = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def test_who_does_not_read_gives_way_before_who_came_later(in_world):
+    async def story(world):
+        unread, deaf = world.connect(ASKS)
+        await world.settle()
+        deaf.unread = 10**6
+        unread.pause_writing()
+        world.now += 1
+        _, fresh = world.connect()
+        _, next_one = world.connect()
+        assert deaf.aborted
+        assert not fresh.closed
+        assert not next_one.closed
+        assert world.guard.closed == {"overloaded": 1}
+
+    in_world(story, connections=2)
+
+
+def test_who_is_refused_and_does_not_read_that_is_not_open_for_ever(in_world):
+    async def story(world):
+        connection, deaf = world.connect()
+        deaf.unread = 10**6
+        connection.data_received(b"nonsense\r\n\r\n")
+        assert deaf.closed
+        assert not deaf.aborted
+        assert len(world.guard) == 1
+        world.after(60)
+        assert deaf.aborted
+        assert len(world.guard) == 0
+
+    in_world(story, write_timeout=60)
+
+
+def test_requests_that_are_sent_ahead_without_end_end_the_connection(in_world):
+    async def story(world):
+        _, allowed = world.connect(PING * (MAX_PIPELINED + 1))
+        _, greedy = world.connect(PING * (MAX_PIPELINED + 2))
+        assert (allowed.closed, greedy.closed) == (False, True)
+
+    in_world(story)
+
+
+def test_a_client_that_leaves_ends_the_answer_that_runs_and_not_only_the_newest(in_world):
+    async def story(world):
+        connection, _ = world.connect(PING * 3)
+        await world.settle()
+        running = connection._answering
+        connection.connection_lost(None)
+        assert running.disconnected
+        assert running is not connection.cycle
+
+    in_world(story)

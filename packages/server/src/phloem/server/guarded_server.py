@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from socket import socket
 from time import monotonic
+from typing import Any
 
 import uvicorn
 
@@ -21,7 +22,8 @@ from phloem.server.http.connections import Connection, ConnectionLimits, Connect
 from phloem.server.http.limits import Limiter
 from phloem.server.http_config import HttpArgs
 from phloem.server.keys import KeyLimits, make_ring
-from phloem.server.tls import HANDSHAKE_SECONDS, server_context
+from phloem.server.tls import server_context
+from phloem.server.tls_listener import TlsListener
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 """Addresses that only this machine can ask."""
@@ -64,7 +66,8 @@ def guard_of(http: HttpArgs, warn: Callable[[str], object]) -> Guard:
 
 
 def _connection_limits(http: HttpArgs, warn: Callable[[str], object]) -> ConnectionLimits:
-    room = room_for_connections(http.max_connections)
+    ports = 1 if http.grpc_port is None else 2
+    room = room_for_connections(ports * http.max_connections) // ports
     if room < http.max_connections:
         warn(
             f"the system lets this process have {room} of {http.max_connections} max_connections: "
@@ -87,6 +90,7 @@ class GuardedServer(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, guard: Guard) -> None:
         super().__init__(config)
+        self.servers: list[Any] = []
         self.connections = Connections(guard.connections, monotonic)
         self._tls = guard.tls
 
@@ -107,17 +111,15 @@ class GuardedServer(uvicorn.Server):
                 app_state={},
             )
 
-        seconds = HANDSHAKE_SECONDS if self._tls is not None else None
-        self.servers = [
-            await loop.create_server(
-                connection,
-                sock=each,
-                ssl=self._tls,
-                ssl_handshake_timeout=seconds,
-                backlog=self.config.backlog,
-            )
-            for each in sockets or ()
-        ]
+        for each in sockets or ():
+            if self._tls is None:
+                server = await loop.create_server(
+                    connection, sock=each, backlog=self.config.backlog
+                )
+            else:
+                each.listen(self.config.backlog)
+                server = TlsListener(each, self._tls, self.connections, connection)
+            self.servers.append(server)
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:

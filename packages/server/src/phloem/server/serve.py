@@ -190,7 +190,8 @@ class _Serving:
             wanted = http.ssl_ca_certs if http.ssl_client_certs == "required" else None
             tls = tls_credentials(http.ssl_certfile, http.ssl_keyfile, wanted)
         where = (http.host, http.grpc_port, http.max_request_bytes)
-        async with grpc_server(app, *where, tls) as server:
+        most = self._guard.connections.connections
+        async with grpc_server(app, *where, tls, most) as server:
             yield server
 
     def _server(self, app: ASGIApp) -> uvicorn.Server:

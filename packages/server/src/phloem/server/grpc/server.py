@@ -21,6 +21,11 @@ from phloem.server.in_process import InProcessTransport
 from phloem.server.launch import StartupError
 
 _HEALTH: str = DESCRIPTOR.services_by_name["Health"].full_name
+_HANDSHAKE_MS = 10_000
+_SILENCE_MS = 60_000
+"""After which a client is asked whether it is there still, and for which it may not answer."""
+_IDLE_MS = 300_000
+"""After which a connection without calls is closed; clients make a new one by themselves."""
 _SECONDS_TO_CLOSE = 0.5
 """For clients to read the rest of their answers, when nothing runs any more."""
 
@@ -44,6 +49,7 @@ async def grpc_server(
     port: int,
     max_message_bytes: int,
     credentials: grpc.ServerCredentials | None = None,
+    max_connections: int | None = None,
 ) -> AsyncIterator[GrpcServer]:
     """Serve `app` over gRPC; at the end calls that run are cut off.
 
@@ -53,12 +59,23 @@ async def grpc_server(
         port: likewise; 0: any that is free.
         max_message_bytes: larger requests are refused.
         credentials: for TLS; None: without it.
+        max_connections: more are closed when they come; None: any number may.
 
     Raises:
         StartupError: the address is not to be had.
     """
-    # Another server's port is not to be shared, which gRPC does by default.
-    options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", max_message_bytes)]
+    options = [
+        # Another server's port is not to be shared, which gRPC does by default.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        # Clients that have gone without a word are noticed, and so are those that want nothing.
+        ("grpc.keepalive_time_ms", _SILENCE_MS),
+        ("grpc.keepalive_timeout_ms", _SILENCE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
+    ]
+    if max_connections is not None:
+        options.append(("grpc.max_allowed_incoming_connections", max_connections))
     server = grpc.aio.server(options=options)
     transport = InProcessTransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://grpc", timeout=None) as http:

@@ -7,15 +7,21 @@ for ever. What a connection carries is not looked at here.
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, Literal, cast
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from phloem.server.http.direct import offer
 from phloem.server.http.errors import ApiError
@@ -23,6 +29,8 @@ from phloem.server.http.request_id import HEADER, request_id_of
 
 MAX_HEAD_BYTES = 64 << 10
 """Of a request's first line and headers; beyond, those of one read."""
+MAX_PIPELINED = 64
+"""Requests that a connection may send ahead of the answer that it waits for."""
 _OVERHEAD = 2
 """What a body may take on the wire, in sizes of what it may have: chunks have lengths."""
 
@@ -64,33 +72,65 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
         self.limits = limits
+        self.closed: Counter[str] = Counter()
+        """Connections that were refused, or closed before their requests were answered, by the
+        reason: an error's code, `unread` or `silent`."""
         self._clock = clock
         self._all: set[Connection] = set()
+        self._handshakes: dict[Connection, float] = {}
         # In order of their deadlines, since all of one dict wait equally long.
         self._heads: dict[Connection, float] = {}
         self._bodies: dict[Connection, float] = {}
         self._unread: dict[Connection, float] = {}
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._all) + len(self._handshakes)
 
     def enter(self, connection: Connection) -> bool:
         """Take a new one in; whether it may ask for anything but a refusal."""
-        fits = len(self._all) < self.limits.connections or self._make_room()
+        # With TLS, it has a place already.
+        fits = self._handshakes.pop(connection, None) is not None or self._has_room()
         self._all.add(connection)
         self.wait(connection, "head")
         return fits
 
+    def expect(self, connection: Connection) -> bool:
+        """Count one that agrees on its encryption still, until it does or leaves; False: there is
+        no room for it. The time that it may take is the event loop's affair.
+        """
+        fits = self._has_room()
+        if fits:
+            self._handshakes[connection] = self._clock()
+        return fits
+
+    def _has_room(self) -> bool:
+        if len(self) < self.limits.connections or self._make_room():
+            return True
+        self.closed["overloaded"] += 1
+        return False
+
     def _make_room(self) -> bool:
-        """Close who has let us wait for longest, those without a request first."""
-        for connection in self._heads:
-            connection.cut()
+        """Close who has let us wait for longest; last, those whose requests are on their way."""
+        waits = (
+            (self._handshakes, 0.0),
+            (self._heads, self.limits.header_timeout),
+            (self._unread, self.limits.write_timeout),
+        )
+        firsts = [
+            (deadline - patience, connection)
+            for waiting, patience in waits
+            for connection, deadline in islice(waiting.items(), 1)
+        ]
+        if firsts:
+            _, longest = min(firsts, key=lambda each: each[0])
+            longest.cut("overloaded")
             return True
         return any(connection.give_way() for connection in self._bodies)
 
     def leave(self, connection: Connection) -> None:
         """Forget one."""
         self._all.discard(connection)
+        self._handshakes.pop(connection, None)
         self._heads.pop(connection, None)
         self._bodies.pop(connection, None)
         self._unread.pop(connection, None)
@@ -99,6 +139,11 @@ class Connections:
         """What is sent on it piles up; from here on it has some time to be read."""
         self._heads.pop(connection, None)
         self._unread[connection] = self._clock() + self.limits.write_timeout
+
+    def linger(self, connection: Connection) -> None:
+        """One that has left, for who asks it, counts until what was sent on it is read."""
+        self._all.add(connection)
+        self.fill(connection)
 
     def drain(self, connection: Connection) -> None:
         """It does so no more."""
@@ -131,12 +176,18 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, guard: Connections, **options: Any) -> None:
         super().__init__(**options)
+        self.handshake: asyncio.Task[None] | None = None
+        """In which it agrees on its encryption."""
         self._guard = guard
         self._stage: Stage = "head"
         self._in_head = False
         """Between the first byte of a request and the end of its headers."""
         self._bytes = 0
         """Read of what the stage waits for."""
+        self._ended = False
+        """It is closed, once what was sent is read."""
+        self._answering: RequestResponseCycle | None = None
+        """With pipelining, another than the newest request's."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a request."""
@@ -147,12 +198,18 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Free what it took."""
         self._guard.leave(self)
+        if self._answering is not None and not self._answering.response_complete:
+            # Uvicorn tells the newest request alone.
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take what a client sent."""
         before, was_in_head = self._stage, self._in_head
         super().data_received(data)
+        if self._ended:
+            return
         if self._in_head:
             if not was_in_head:
                 self._bytes = 0
@@ -187,8 +244,15 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._bytes = 0
         super().on_headers_complete()
+        if len(self.pipeline) > MAX_PIPELINED:
+            # The parser ends at it, and has it told by `send_400_response`.
+            raise ValueError("too many requests are sent ahead")
         offer(cast(Scope, self.scope), self.cycle)
         self._enter("body")
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_message_complete(self) -> None:
         """The body is there."""
@@ -198,7 +262,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """An answer is sent; with pipelining, others may follow."""
         super().on_response_complete()
-        if self._stage == "answer" and self.cycle.response_complete:
+        if self._stage == "answer" and self.cycle.response_complete and not self._ended:
             self._enter("head")
 
     def send_400_response(self, msg: str) -> None:
@@ -214,19 +278,21 @@ class Connection(HttpToolsProtocol):
                 # It reads its last answer still.
                 self._guard.fill(self)
             else:
-                self.cut()
+                self.cut("silent")
         else:
             self._end(_SLOW)
 
     def end_unread(self) -> None:
         """Close it if what was sent is not read yet."""
-        if self.transport.get_write_buffer_size():
-            self.cut()
+        if self._ended or self.transport.get_write_buffer_size():
+            self.cut("unread")
         else:
             self._go_on()
 
     def _go_on(self) -> None:
         """What was sent is read."""
+        if self._ended:
+            return
         self._guard.drain(self)
         if self._stage == "head":
             self._enter("head")
@@ -236,12 +302,20 @@ class Connection(HttpToolsProtocol):
         if self.flow.read_paused:
             return False
         self._end(_FULL)
+        if self.transport.get_write_buffer_size():
+            # Else its place would not be free.
+            self.cut()
         return True
 
-    def cut(self) -> None:
-        """Close it without a word."""
+    def cut(self, reason: str | None = None) -> None:
+        """Close it without a word; a reason is counted."""
+        if reason is not None:
+            self._guard.closed[reason] += 1
         self._guard.leave(self)
-        self.transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()
 
     def _enter(self, stage: Stage) -> None:
         self._stage = stage
@@ -249,13 +323,18 @@ class Connection(HttpToolsProtocol):
 
     def _end(self, error: ApiError) -> None:
         """Close it, with an answer where none has begun."""
-        self._guard.leave(self)
+        self._guard.closed[error.code or "error"] += 1
         cycle = self.cycle
         begun = cycle is not None and cycle.response_started and not cycle.response_complete
         # With pipelining, the answer to an earlier request may be on its way.
         if not begun and not self.pipeline:
             self.transport.write(_raw(error))
         self.transport.close()
+        self._ended = True
+        self._guard.leave(self)
+        if self.transport.get_write_buffer_size():
+            # It is open until that is read.
+            self._guard.linger(self)
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
