@@ -12,6 +12,7 @@ import pytest
 from phloem.server.children import main_of
 
 CHAT, COMPLETION, EMBEDDING = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+RESPONSES = "/v1/responses"
 
 
 def line(custom_id, url, **body):
@@ -87,7 +88,7 @@ def test_a_run_that_is_killed_goes_on_without_losing_or_repeating_a_line(script,
     killed = target.read_bytes()
     assert 8 <= killed.count(b"\n") < 80
     with target.open("ab") as file:
-        file.write(b'{"id": "batch_req_torn", "custom_id": "cha')
+        file.write(killed[:80])
     done = run(source, target, *flags)
     assert done.returncode == 3, done.stderr
     assert "80 of 80 lines have results, 20 of them errors" in done.stderr
@@ -120,7 +121,7 @@ def test_an_interrupted_run_ends_at_once_and_says_what_is_left(script, tmp_path)
 
 
 def test_lines_that_are_no_requests_have_their_errors(server, tmp_path):
-    source = write(tmp_path / "in", [line("a", COMPLETION, prompt="a", max_tokens=2)])
+    source = write(tmp_path / "in", [line("a", RESPONSES, input="a", max_output_tokens=2)])
     with source.open("a") as file:
         file.write("{broken\n\n")
         file.write(json.dumps(line("b", "/v1/files")) + "\n")

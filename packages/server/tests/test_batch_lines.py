@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -85,3 +86,26 @@ def test_two_requests_of_one_name_are_named(tmp_path):
 def test_an_input_without_lines_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has no line"):
         check_input(write(tmp_path / "in", b"", b" "))
+
+
+def test_the_id_of_a_result_says_what_was_asked(tmp_path):
+    ids = [
+        line_of(**fields).result_id
+        for fields in (
+            {},
+            {"custom_id": "b"},
+            {"url": "/v1/embeddings"},
+            {"body": {"prompt": "x"}},
+            {"method": "GET"},
+            {"method": "PUT"},
+        )
+    ]
+    assert len(set(ids)) == 6
+    assert line_of().result_id == parse_line(900, json.dumps(GOOD).encode()).result_id
+    assert check_input(write(tmp_path / "in", encoded())) == {"a": line_of().result_id}
+
+
+def test_an_input_that_cannot_be_read_twice_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "in")
+    with pytest.raises(ValueError, match="in is no regular file"):
+        check_input(tmp_path / "in")

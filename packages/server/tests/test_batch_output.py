@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import stat
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from phloem.server.batch.output import OutputFile
 
-KEYS = {"a", "b", "c", 4}
+KEYS = {key: f"batch_req_{key}{key}" for key in ("a", "b", "c", 4)}
 
 
-def record(custom_id, status=200, line=None):
+def record(custom_id, status=200, line=None, id=None):
     response = None if line else {"status_code": status, "request_id": None, "body": {"é": "x\n"}}
     error = {"code": "invalid_line", "message": "no", "line": line} if line else None
-    return {"id": "batch_req_1", "custom_id": custom_id, "response": response, "error": error}
+    return {
+        "id": id or KEYS.get(custom_id or line, "batch_req_zz"),
+        "custom_id": custom_id,
+        "response": response,
+        "error": error,
+    }
 
 
 def encoded(*args, **options):
-    return json.dumps(record(*args, **options)).encode() + b"\n"
+    return msgspec.json.encode(record(*args, **options)) + b"\n"
 
 
-def opened(path, keys=KEYS, sync_seconds=0.0):
-    return closing(OutputFile(path, keys, sync_seconds))
+def opened(path, keys=KEYS, sync_seconds=0.0, **options):
+    return closing(OutputFile(path, keys, sync_seconds, **options))
 
 
 def append(output, key, status=200):
@@ -81,7 +89,16 @@ def test_zeros_that_a_lost_power_left_are_cut_off(tmp_path):
         (b"{}\n", "line 1 of out is no result of a batch"),
         (encoded("a") + b"\n", "line 2 of out is no result"),
         (encoded("a") + encoded("z"), "line 2 of out has a custom_id that the input does not"),
-        (encoded(None, line=9), "line 1 of out has a custom_id that the input does not"),
+        (encoded("a", id="batch_req_b"), "line 1 of out answers another request of custom_id 'a'"),
+        (encoded("a") + encoded("a"), "line 2 of out is a second result of 'a'"),
+        (encoded("a") + b"notes", "line 2 of out is no result"),
+        (encoded("a") + b"\xff\xfe", "line 2 of out is no result"),
+        (encoded("a") + b'{"id":"batch_req_other', "line 2 of out is no result"),
+        (encoded("a") + b'{"id":"batch_req_zz","custom_id":"z"', "line 2 of out is no result"),
+        (encoded(None, line=4, id="batch_req_zz") + b"notes\n", "line 2 of out is no result"),
+        (b"\0" * 100, "line 1 of out is no result"),
+        (b"an essay, without an end of line", "line 1 of out is no result"),
+        (b"\x89PNG\r\n\x1a\n", "line 1 of out is no result"),
     ],
 )
 def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path, content, says):
@@ -98,3 +115,47 @@ def test_one_run_at_a_time_writes_a_file(tmp_path):
         OutputFile(path, KEYS, 0.0)
     with opened(path):
         pass
+
+
+def test_results_of_lines_that_were_mended_since_make_room_for_new_ones(tmp_path):
+    path = tmp_path / "out"
+    path.write_bytes(encoded(None, line=9) + encoded("a") + encoded("b", line=2, id="batch_req_zz"))
+    path.chmod(0o640)
+    with opened(path) as output:
+        assert (output.done, output.failed) == ({"a"}, 0)
+        append(output, "b")
+    assert path.read_bytes() == encoded("a") + encoded("b")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+
+
+def test_errors_that_may_pass_are_asked_again_where_that_is_wanted(tmp_path):
+    path = tmp_path / "out"
+    lines = [encoded("a", 500), encoded("b", 400), encoded("c", 429)]
+    path.write_bytes(b"".join(lines))
+    with opened(path) as output:
+        assert (output.done, output.failed) == ({"a", "b", "c"}, 3)
+    assert path.read_bytes() == b"".join(lines)
+    with opened(path, retry_failed=True) as output:
+        assert (output.done, output.failed) == ({"b"}, 1)
+        append(output, "a")
+        with pytest.raises(ValueError, match="out is written by another run"):
+            OutputFile(path, KEYS, 0.0)
+    assert path.read_bytes() == lines[1] + encoded("a")
+
+
+def test_results_go_to_a_regular_file_alone(tmp_path):
+    path = tmp_path / "out"
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match="out is no regular file"):
+        OutputFile(path, KEYS, 0.0)
+
+
+def test_a_link_to_the_file_stays_one(tmp_path):
+    path, link = tmp_path / "out", tmp_path / "link"
+    path.write_bytes(encoded("a", 500))
+    link.symlink_to(path)
+    with opened(link, retry_failed=True) as output:
+        append(output, "b")
+    assert link.is_symlink()
+    assert path.read_bytes() == encoded("b")

@@ -13,7 +13,7 @@ import pytest
 from phloem.server.batch import output as output_module
 from phloem.server.batch.lines import BadLine, RequestLine
 from phloem.server.batch.output import OutputFile
-from phloem.server.batch.run import BatchRun, ServerGone, again, unless
+from phloem.server.batch.run import BatchRun, ServerGone, WrongServer, again, unless
 from phloem.server.client.retry import Retries
 
 
@@ -58,7 +58,7 @@ PATIENT = Retries(attempts=3, safe=again, sleep=no_wait)
 
 def run(path, server, lines, concurrency=4):
     """The run and the results in the file."""
-    keys = {line.key for line in lines}
+    keys = {line.key: line.result_id for line in lines}
 
     async def answer():
         with closing(OutputFile(path, keys, 1.0)) as output:
@@ -197,3 +197,65 @@ def test_an_engine_that_dies_ends_what_waits_for_it():
     with pytest.raises(ServerGone, match="the scheduler died"):
         asyncio.run(both())
     assert ended == [True]
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (httpx.Response(401, json={"error": {"message": "no key"}}), r"the key \(401: no key\)"),
+        (httpx.Response(403, json={"error": {"message": "not you"}}), r"the key \(403: not you\)"),
+        (httpx.Response(404, json={"detail": "Not Found"}), "the server has no /v1/completions"),
+        (httpx.Response(404, text="<h1>nginx</h1>"), "the server has no /v1/completions"),
+        (
+            httpx.Response(404, json={"error": {"message": "no", "code": "not_found"}}),
+            "the server has no /v1/completions",
+        ),
+        (httpx.Response(405, text=""), "the server has no /v1/completions"),
+        (httpx.Response(301, headers={"location": "https://x"}), "answers 301 with no JSON"),
+        (httpx.Response(200, text="<h1>sign in</h1>"), "answers 200 with no JSON"),
+    ],
+)
+def test_a_wrong_key_or_address_ends_the_run_and_gives_no_results(path, answer, says):
+    lines = [request(i) for i in range(1, 50)]
+    with pytest.raises(WrongServer, match=says):
+        run(path, Server({"2": [answer]}), lines, concurrency=1)
+    assert [r["custom_id"] for r in results(path)] == ["id-1"]
+    assert len(run(path, Server(), lines)[1]) == 49
+
+
+def test_a_model_that_is_not_there_is_a_result(path):
+    error = {"message": "no such model", "param": "model", "code": "model_not_found"}
+    _, got = run(path, Server({"1": [httpx.Response(404, json={"error": error})]}), [request(1)])
+    assert got[0]["response"]["body"] == {"error": error}
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"output_tokens": 3}, 3),
+        ({"completion_tokens": "7"}, 0),
+        ({"completion_tokens": 1.5}, 0),
+        ([1], 0),
+        (None, 0),
+    ],
+)
+def test_counts_of_any_kind_leave_the_answer_as_it_is(path, usage, tokens):
+    answer = {"choices": [], "usage": usage}
+    batch, got = run(path, Server({"1": [httpx.Response(200, json=answer)]}), [request(1)])
+    assert (got[0]["response"]["body"], batch.completion_tokens) == (answer, tokens)
+
+
+def test_a_line_that_was_mended_is_asked(path):
+    broken = [BadLine(1, None, "line 1 is no JSON object"), BadLine(2, "id-2", "line 2: no url")]
+    run(path, Server(), broken)
+    _, got = run(path, Server(), [request(1), request(2)])
+    assert [(r["custom_id"], r["response"]["status_code"]) for r in got] == [
+        ("id-1", 200),
+        ("id-2", 200),
+    ]
+
+
+def test_results_of_another_request_of_the_name_are_refused(path):
+    run(path, Server(), [request(1, "a question")])
+    with pytest.raises(ValueError, match="answers another request of custom_id 'id-1'"):
+        run(path, Server(), [request(1, "another question")])

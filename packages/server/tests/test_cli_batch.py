@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 
+import httpx
 import pytest
+
+from phloem.server.batch.lines import parse_line
 
 
 def line(custom_id, **fields):
@@ -14,7 +18,8 @@ def line(custom_id, **fields):
 
 def result(custom_id, status=200):
     response = {"status_code": status, "request_id": None, "body": {}}
-    return json.dumps({"id": "x", "custom_id": custom_id, "response": response, "error": None})
+    id = parse_line(1, line(custom_id).encode()).result_id
+    return json.dumps({"id": id, "custom_id": custom_id, "response": response, "error": None})
 
 
 @pytest.fixture
@@ -82,3 +87,45 @@ def test_nothing_is_started_where_nothing_is_left(phloem, files, status, code):
     write(target, result("a"), result("b", status))
     done = phloem("batch", str(source), str(target))
     assert (done.code, "all 2 lines have their results already" in done.err) == (code, True)
+
+
+@pytest.fixture
+def refusing(monkeypatch):
+    """Every server refuses the key."""
+    answer = httpx.MockTransport(lambda request: httpx.Response(401, json={"error": "who?"}))
+    client = httpx.AsyncClient
+    monkeypatch.setattr(httpx, "AsyncClient", lambda **options: client(**options, transport=answer))
+
+
+def test_a_refused_key_is_wrong_usage_and_leaves_no_result(phloem, files, refusing):
+    source, target = files
+    write(source, line("a"), line("b"))
+    done = phloem("batch", str(source), str(target), "--server", "http://x", "--api-key", "k")
+    assert (done.code, "the server refuses the key" in done.err) == (2, True)
+    assert target.read_bytes() == b""
+
+
+@pytest.mark.parametrize("command", ["batch", "generate"])
+def test_a_key_that_no_header_can_have_is_a_sentence(phloem, files, command):
+    source, target = files
+    write(source, line("a"))
+    given = [str(source), str(target), "--server"] if command == "batch" else ["hi", "--base-url"]
+    done = phloem(command, *given, "http://127.0.0.1:9", "--api-key", "schlüssel")
+    assert (done.code, "other than printable ASCII" in " ".join(done.err.split())) == (2, True)
+
+
+def test_an_output_that_is_no_file_is_wrong_usage(phloem, files):
+    source, target = files
+    write(source, line("a"))
+    os.mkfifo(target)
+    done = phloem("batch", str(source), str(target), "--server", "http://127.0.0.1:9")
+    assert (done.code, "is no regular file" in done.err) == (2, True)
+
+
+def test_errors_that_may_pass_are_asked_again(phloem, files, refusing):
+    source, target = files
+    write(source, line("a"), line("b"))
+    write(target, result("a"), result("b", 500))
+    asked = ("batch", str(source), str(target), "--server", "http://x")
+    assert phloem(*asked).code == 3
+    assert (phloem(*asked, "--retry-failed").code, target.read_text()) == (2, result("a") + "\n")

@@ -165,6 +165,22 @@ def error_sentence(status: int, body: bytes) -> str:
     return f"{message or quote(body) or 'the server gives no reason'} (HTTP status {status})"
 
 
+def bearer(api_key: str | None) -> dict[str, str]:
+    """The headers that a key is sent in; None or empty: none.
+
+    Raises:
+        ValueError: no header can have it.
+    """
+    if not api_key:
+        return {}
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise ValueError(
+            "the API key has characters other than printable ASCII, which no header can have: "
+            "give the key as the server has it"
+        )
+    return {"Authorization": f"Bearer {api_key}"}
+
+
 def error_message(error: Any) -> str:
     """The sentence in an `error` field: an object with a `message`, or a string."""
     if isinstance(error, dict):

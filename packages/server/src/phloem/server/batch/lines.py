@@ -5,14 +5,21 @@ Owns what a line must be. What its body may be is for the endpoint to say.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import hashlib
+import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+
+RESULT_ID = "batch_req_"
+"""How the id of a result begins."""
+_DIGITS = 32
+"""Hexadecimal, of the rest of it."""
 
 Key = str | int
 """What tells lines apart: the `custom_id`, or the number of a line that has none."""
@@ -34,6 +41,11 @@ class RequestLine:
         """What tells it apart."""
         return self.custom_id
 
+    @property
+    def result_id(self) -> str:
+        """The id of its result: one for each request, whatever run answers it."""
+        return _result_id(self.custom_id.encode(errors="surrogatepass"), self.url, self.body)
+
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
@@ -47,6 +59,12 @@ class BadLine:
     def key(self) -> Key:
         """What tells it apart."""
         return self.number if self.custom_id is None else self.custom_id
+
+    @property
+    def result_id(self) -> str:
+        """The id of its result."""
+        named = f"{self.custom_id!r} {self.message}".encode()
+        return _result_id(named, "", b"")
 
 
 Line = RequestLine | BadLine
@@ -63,14 +81,26 @@ class _Stream(msgspec.Struct):
     stream: Any = None
 
 
-def check_input(path: Path) -> Collection[Key]:
-    """The keys of all lines.
+def _result_id(name: bytes, url: str, body: bytes) -> str:
+    parts = (name, b"POST", url.encode(), body)
+    told = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return RESULT_ID + hashlib.sha256(told).hexdigest()[:_DIGITS]
+
+
+def check_input(path: Path) -> Mapping[Key, str]:
+    """The keys of all lines, and the ids of their results.
 
     Raises:
-        ValueError: two lines have one `custom_id`, or there is no line; naming them.
+        ValueError: two lines have one `custom_id`, there is no line, or it is no file that can be
+            read again; naming them.
+        OSError: it cannot be read.
     """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path.name} is no regular file, and is read twice: give one")
     seen: dict[Key, int] = {}
+    ids: dict[Key, str] = {}
     for line in read_lines(path):
+        ids[line.key] = line.result_id
         if line.key in seen:
             raise ValueError(
                 f"custom_id {line.custom_id!r} is in line {seen[line.key]} and in line "
@@ -79,7 +109,7 @@ def check_input(path: Path) -> Collection[Key]:
         seen[line.key] = line.number
     if not seen:
         raise ValueError(f"{path.name} has no line: give one request a line")
-    return seen.keys()
+    return ids
 
 
 def read_lines(path: Path) -> Iterator[Line]:

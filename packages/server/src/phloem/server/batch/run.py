@@ -7,7 +7,6 @@ server that is gone, leaves its lines without one, for the next run.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
@@ -19,13 +18,20 @@ from phloem.server.batch.output import OutputFile
 from phloem.server.client.errors import RequestFailed, refusal
 from phloem.server.client.retry import Retries
 from phloem.server.concurrency import all_of
+from phloem.server.openai_wire import quote
 
 _FOR_NOW = (429, 502, 503, 504)
 """Statuses that say nothing of the request itself."""
+_NO_PATH = ("not_found", "method_not_allowed")
+"""What Phloem calls it that it has no such path."""
 
 
 class ServerGone(RuntimeError):
     """There is no server to go on with."""
+
+
+class WrongServer(ValueError):
+    """What is there does not serve this batch, whatever its lines ask: the key or URL is wrong."""
 
 
 def again(error: RequestFailed) -> bool:
@@ -38,11 +44,14 @@ PATIENT = Retries(attempts=8, longest_wait=60.0, safe=again)
 
 
 class _Usage(msgspec.Struct):
-    completion_tokens: int | None = None
+    completion_tokens: Any = None
+    output_tokens: Any = None
+    """What the Responses API calls them."""
 
 
 class _Body(msgspec.Struct):
-    usage: _Usage | None = None
+    usage: Any = None
+    error: Any = None
 
 
 class BatchRun:
@@ -72,6 +81,7 @@ class BatchRun:
 
         Raises:
             ServerGone: it does not answer any more.
+            WrongServer: it refuses the key, or has no such API.
             OSError: results cannot be written.
         """
         left = (line for line in lines if line.key not in self._output.done)
@@ -93,10 +103,14 @@ class BatchRun:
                 raise ServerGone(str(error)) from error
             self.unanswered.append(f"line {line.number}: {error}")
             return
+        body = _parsed(response)
+        _check_served(line, response, body)
+        if body is not None:
+            self.completion_tokens += _tokens(body)
         content = {
             "status_code": response.status_code,
             "request_id": response.headers.get("x-request-id"),
-            "body": self._read(response),
+            "body": _as_json(response, body),
         }
         await self._write(line, content, None)
 
@@ -114,20 +128,9 @@ class BatchRun:
             raise refusal(response.status_code, response.headers, response.content)
         return response
 
-    def _read(self, response: httpx.Response) -> Any:
-        """The body as JSON in one line; as a text where it is none."""
-        try:
-            usage = msgspec.json.decode(response.content, type=_Body).usage
-            self.completion_tokens += (usage and usage.completion_tokens) or 0
-            if b"\n" not in response.content:
-                return msgspec.Raw(response.content)
-            return msgspec.json.decode(response.content)
-        except ValueError:
-            return response.text
-
     async def _write(self, line: Line, response: Any, error: Any) -> None:
         record = {
-            "id": f"batch_req_{uuid.uuid4().hex}",
+            "id": line.result_id,
             "custom_id": line.custom_id,
             "response": response,
             "error": error,
@@ -135,6 +138,55 @@ class BatchRun:
         ok = response is not None and 200 <= response["status_code"] < 300
         await self._output.append(line.key, record, ok)
         self._on_result()
+
+
+def _parsed(response: httpx.Response) -> _Body | None:
+    """The body, if it is a JSON object."""
+    try:
+        return msgspec.json.decode(response.content, type=_Body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _check_served(line: RequestLine, response: httpx.Response, body: _Body | None) -> None:
+    """Refuse an answer that says nothing of the line, and would be that of every line.
+
+    Raises:
+        WrongServer: naming what to give.
+    """
+    status = response.status_code
+    error = None if body is None else body.error
+    said = refusal(status, response.headers, response.content)
+    if status in (401, 403, 407):
+        raise WrongServer(f"the server refuses the key ({status}: {said}): give its --api-key")
+    no_path = isinstance(error, dict) and error.get("code") in _NO_PATH
+    if status in (404, 405) and (no_path or not isinstance(error, dict)):
+        raise WrongServer(
+            f"the server has no {line.url} ({status}: {said}): give the --server that has it"
+        )
+    if status < 400 and (status >= 300 or body is None):
+        raise WrongServer(
+            f"what is at --server answers {status} with no JSON object "
+            f"({quote(response.content)[:100]!r}): give the address of the API"
+        )
+
+
+def _tokens(body: _Body) -> int:
+    try:
+        usage = msgspec.convert(body.usage or {}, _Usage)
+    except msgspec.ValidationError:
+        return 0
+    counts = (usage.completion_tokens, usage.output_tokens)
+    return next((count for count in counts if type(count) is int), 0)
+
+
+def _as_json(response: httpx.Response, body: _Body | None) -> Any:
+    """The body as JSON in one line; as a text where it is no object."""
+    if body is None:
+        return response.text
+    if b"\n" in response.content:
+        return msgspec.json.decode(response.content)
+    return msgspec.Raw(response.content)
 
 
 async def unless(died: asyncio.Future[str] | None, work: Coroutine[Any, Any, None]) -> None:

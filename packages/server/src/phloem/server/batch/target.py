@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from phloem.server.openai_wire import api_base
+from phloem.server.openai_wire import api_base, bearer
 
 _CONNECT_SECONDS = 10.0
 
@@ -34,11 +34,12 @@ async def remote(url: str, api_key: str | None) -> AsyncIterator[Target]:
     """The server at `url`.
 
     Raises:
-        ValueError: `url` is no HTTP address.
+        ValueError: `url` is no HTTP address, or `api_key` cannot be sent.
     """
+    headers = bearer(api_key)
     async with httpx.AsyncClient(
         base_url=api_base(url),
-        headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+        headers=headers,
         # An answer may take its time; only the way to the server may not.
         timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
         limits=httpx.Limits(max_connections=None),

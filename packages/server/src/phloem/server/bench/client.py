@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from phloem.server.bench.workloads import Conversation, Encode
-from phloem.server.openai_wire import error_sentence
+from phloem.server.openai_wire import bearer, error_sentence
 from phloem.server.streamed_answer import Answer, AnswerReader, Clock
 
 _READ_BYTES = 1 << 20
@@ -64,7 +64,7 @@ class LoadClient:
         # A connection for each request: some servers close idle ones without a word, and all of
         # them are new to the server in the same way.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else None
+        headers = bearer(target.api_key)
         async with aiohttp.ClientSession(
             connector=connector,
             headers=headers,

@@ -9,7 +9,7 @@ import asyncio
 import functools
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,11 @@ _option = functools.partial(click.option, cls=GroupedOption, group="Batch")
     show_default=True,
     help="Results are on the disk after so long, against loss of power; 0: each at once.",
 )
+@_option(
+    "--retry-failed",
+    is_flag=True,
+    help="Ask lines again whose result is an error that may pass (5xx, 429, 408).",
+)
 @dataclass_options(HttpArgs, "http_args", _ANSWERING)
 @config_option
 @engine_options
@@ -100,6 +105,7 @@ def command(
     api_key: str | None,
     concurrency: int,
     sync_seconds: float,
+    retry_failed: bool,
     engine_args: dict[str, Any],
     http_args: dict[str, Any],
 ) -> None:
@@ -117,7 +123,7 @@ def command(
             _refuse_options([*engine_args, *http_args])
         keys = _keys(input_file, output_file)
     try:
-        with usage_errors(), _opened(output_file, keys, sync_seconds) as output:
+        with usage_errors(), _opened(output_file, keys, sync_seconds, retry_failed) as output:
             if len(output.done) == len(keys):
                 console.print(f"all {len(keys)} lines have their results already")
                 ctx.exit(_SOME_FAILED if output.failed else 0)
@@ -136,7 +142,7 @@ def _refuse_options(given: Sequence[str]) -> None:
         )
 
 
-def _keys(input_file: Path, output_file: Path) -> Collection[Key]:
+def _keys(input_file: Path, output_file: Path) -> Mapping[Key, str]:
     """What the input has.
 
     Raises:
@@ -152,10 +158,12 @@ def _keys(input_file: Path, output_file: Path) -> Collection[Key]:
         raise ValueError(f"{input_file}: {error.strerror or error}") from error
 
 
-def _opened(path: Path, keys: Collection[Key], sync_seconds: float) -> closing[OutputFile]:
+def _opened(
+    path: Path, keys: Mapping[Key, str], sync_seconds: float, retry_failed: bool
+) -> closing[OutputFile]:
     from phloem.server.batch.output import OutputFile
 
-    return closing(OutputFile(path, keys, sync_seconds))
+    return closing(OutputFile(path, keys, sync_seconds, retry_failed))
 
 
 def _target(

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from phloem.server.cli.session import Generation
-from phloem.server.openai_wire import api_base, error_sentence
+from phloem.server.openai_wire import api_base, bearer, error_sentence
 from phloem.server.streamed_answer import Answer, AnswerReader, Clock
 
 _CONNECT_SECONDS = 10.0
@@ -44,12 +44,12 @@ class RemoteEngine:
         """Reach the server; without `model` it is asked for the first that it serves.
 
         Raises:
-            ValueError: when it does not answer, or serves no model.
+            ValueError: when it does not answer, or serves no model; or the key cannot be sent.
         """
         self._base_url = api_base(base_url)
         self._clock = clock
         self._http = httpx.Client(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+            headers=bearer(api_key),
             # An answer may take its time; only the way to the server may not.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None),

@@ -8,6 +8,7 @@ from typing import Any
 
 from phloem.server.client.results import Embedded, Generated, Health, ServerInfo, Stream
 from phloem.server.client.retry import Retries
+from phloem.server.openai_wire import bearer
 
 try:
     import grpc
@@ -51,7 +52,7 @@ class AsyncGrpcClient:
             if credentials is None
             else grpc.aio.secure_channel(target, credentials, options=options)
         )
-        self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
+        self._metadata = tuple((name.lower(), value) for name, value in bearer(api_key).items())
         self._retries = retries or Retries()
 
     async def __aenter__(self) -> AsyncGrpcClient:

@@ -26,7 +26,7 @@ from phloem.server.client.wire import (
     generate_body,
     generated,
 )
-from phloem.server.openai_wire import Event
+from phloem.server.openai_wire import Event, bearer
 
 _CONNECT_SECONDS = 10.0
 _CHAT = "/v1/chat/completions"
@@ -58,7 +58,7 @@ class AsyncClient:
         """
         self._http = httpx.AsyncClient(
             base_url=url,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+            headers=bearer(api_key),
             # An answer may take its time; only the way to the server may not.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None),
