@@ -131,3 +131,10 @@ def test_no_more_is_held_back_than_the_longest_possible_beginning_of_a_stop(piec
         begins = {stop[:n] for stop in stops for n in range(1, len(stop))}
         held = max((len(b) for b in begins if text.endswith(b)), default=0)
         assert sent == text[: len(text) - held]
+
+
+def test_the_sequences_of_a_request_share_one_automaton_and_no_state():
+    first, second = StopTrimmer(["abX"]), StopTrimmer(["abX"])
+    assert first._state is second._state
+    assert (first.push("ab"), second.push("b"), second.push("aX")) == ("", "b", "aX")
+    assert first.push("X") + first.finish("abX") == ""

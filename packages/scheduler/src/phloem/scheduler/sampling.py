@@ -18,6 +18,12 @@ import numpy.typing as npt
 TokenId = int
 
 MAX_STOP_STRINGS = 32
+MAX_STOP_CHARACTERS = 1024
+"""Of one stop string."""
+MAX_ALL_STOP_CHARACTERS = 4096
+"""Of all of a request: they are matched by an automaton with about as many states."""
+MAX_TOKEN_IDS = 1024
+"""Of `stop_token_ids`, and of `logit_bias`."""
 MAX_TOP_LOGPROBS = 128
 ALL_TOKENS = -1
 """`top_k` that keeps the whole vocabulary."""
@@ -163,11 +169,17 @@ def _as_strings(stop: Any) -> tuple[str, ...]:
     if not isinstance(stop, (str, list, tuple)):
         raise ValueError(f"stop is {stop!r}: give a string or a list of strings")
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if len(stops) > MAX_STOP_STRINGS:
+        raise ValueError(f"stop has {len(stops)} strings: give at most {MAX_STOP_STRINGS}")
     for text in stops:
         if not isinstance(text, str) or not text:
             raise ValueError(f"stop has {text!r}: give non-empty strings")
-    if len(stops) > MAX_STOP_STRINGS:
-        raise ValueError(f"{len(stops)} stop strings given: at most {MAX_STOP_STRINGS} are allowed")
+    longest, characters = max(map(len, stops), default=0), sum(map(len, stops))
+    if longest > MAX_STOP_CHARACTERS or characters > MAX_ALL_STOP_CHARACTERS:
+        raise ValueError(
+            f"stop has a string of {longest} characters, and {characters} altogether: give at most "
+            f"{MAX_STOP_CHARACTERS} in each and {MAX_ALL_STOP_CHARACTERS} in all"
+        )
     return stops
 
 
@@ -176,6 +188,8 @@ def _as_ids(ids: Any) -> tuple[TokenId, ...]:
         return ()
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise ValueError(f"stop_token_ids is {ids!r}: give a list of token ids")
+    ids = tuple(ids)
+    _check_count("stop_token_ids", len(ids))
     return tuple(_as_int(token, "stop_token_ids has") for token in ids)
 
 
@@ -184,6 +198,7 @@ def _as_bias(bias: Any) -> dict[TokenId, float]:
         return {}
     if not isinstance(bias, Mapping):
         raise ValueError(f"logit_bias is {bias!r}: give an object of token ids and numbers")
+    _check_count("logit_bias", len(bias))
     out = {}
     for token, value in bias.items():
         # JSON has only strings for keys.
@@ -193,6 +208,11 @@ def _as_bias(bias: Any) -> dict[TokenId, float]:
             raise ValueError(f"logit_bias of token {token} is {value}: give a value in [-100, 100]")
         out[_as_int(key, "logit_bias has token id")] = number
     return out
+
+
+def _check_count(name: str, count: int) -> None:
+    if count > MAX_TOKEN_IDS:
+        raise ValueError(f"{name} has {count} token ids: give at most {MAX_TOKEN_IDS}")
 
 
 def _is_number(token: Any) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from phloem.server.detokenizer import MarkedText, TokenText
 from phloem.server.token_bytes import TokenId
@@ -36,7 +37,7 @@ class TextStopMatcher:
 
     def __init__(self, tokenizer: TokenText, stop: Iterable[str]) -> None:
         self._text = MarkedText(tokenizer)
-        self._state = _automaton(stop)
+        self._state = _automaton(tuple(stop))
 
     def push(self, token_id: TokenId) -> str | None:
         """Take the next output token; return the stop string that it completes, if any.
@@ -58,7 +59,7 @@ class StopTrimmer:
     """
 
     def __init__(self, stops: Iterable[str]) -> None:
-        self._state = _automaton(stops)
+        self._state = _automaton(tuple(stops))
         self._held = ""
         self._matches: dict[str, int] = {}
         """Where in `_held` the matches that ended in the last pushed text begin."""
@@ -112,8 +113,13 @@ class _State:
         return state.after[character]
 
 
-def _automaton(stops: Iterable[str]) -> _State:
-    """Aho and Corasick, "Efficient string matching", CACM 18 (1975)."""
+@lru_cache(8)
+def _automaton(stops: tuple[str, ...]) -> _State:
+    """Aho and Corasick, "Efficient string matching", CACM 18 (1975).
+
+    Kept for the next few calls: the sequences of one request come together and have the same. What
+    follows an output never changes it.
+    """
     root = _State(0)
     for stop in stops:
         state = root
