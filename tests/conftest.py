@@ -85,6 +85,23 @@ def chat_llama(tiny_llama, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def marked(chat_llama, tmp_path_factory):
+    """Makes folders with `chat_llama`'s tokenizer to which special tokens are added."""
+    import tokenizers
+
+    def make(*marks):
+        folder = tmp_path_factory.mktemp("marked") / "tokenizer"
+        shutil.copytree(chat_llama, folder)
+        file = str(folder / "tokenizer.json")
+        made = tokenizers.Tokenizer.from_file(file)
+        made.add_special_tokens(list(marks))
+        made.save(file)
+        return str(folder)
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def write_script(chat_llama, tmp_path_factory):
     """Writes a script for `chat_llama`'s tokenizer; the name under which it is served."""
 

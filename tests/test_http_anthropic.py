@@ -41,9 +41,11 @@ ADD = {
 
 
 @pytest.fixture(scope="module")
-def server(serve, write_script):
+def server(serve, write_script, marked):
+    tokenizer = marked("<think>", "</think>")
     chat = ChatOptions(chat_template=TEMPLATE, tool_call_parser="hermes", reasoning_parser="qwen3")
-    return serve(write_script(RESPONSES), {"chat": chat}, grammar_backend="fsm")
+    script = write_script(RESPONSES, tokenizer=tokenizer)
+    return serve(script, {"chat": chat}, grammar_backend="fsm")
 
 
 def anthropic_of(server, **options):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
@@ -47,31 +46,19 @@ THOUGHT = "<think>\nA city, 'B'</think>\n\n" + OUTPUTS["hermes"]
 
 
 @pytest.fixture(scope="module")
-def marked(tmp_path_factory, chat_llama):
-    """A folder with `chat_llama`'s tokenizer and special tokens that are marks."""
-    import tokenizers
-
-    folder = tmp_path_factory.mktemp("marked") / "tokenizer"
-    shutil.copytree(chat_llama, folder)
-    file = str(folder / "tokenizer.json")
-    made = tokenizers.Tokenizer.from_file(file)
-    made.add_special_tokens([*MARKS, "<other>"])
-    made.save(file)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def server_of(serve, write_script, marked):
     """Serves outputs, each to the user who says its name, or to its prompt."""
     from phloem.server.http.chat_setup import ChatOptions
 
-    def make(outputs, template=None, **options):
+    tokenizer = marked(*MARKS, "<other>")
+
+    def make(outputs, template=None, tokenizer=tokenizer, **options):
         script = write_script(
             [
                 {"prompt": said if "]" in said else f"[user]{said}[assistant]", "output": output}
                 for said, output in outputs.items()
             ],
-            tokenizer=str(marked),
+            tokenizer=tokenizer,
         )
         return serve(script, {"chat": ChatOptions(chat_template=template, **options)})
 
@@ -199,7 +186,7 @@ def test_an_answer_need_not_begin_with_reasoning(thinking):
     assert message["content"] == "Yes"
     assert "reasoning_content" not in message
     message = both(thinking, "open")[0]["message"]
-    assert (message["reasoning_content"], message["content"]) == ("Well", None)
+    assert (message["reasoning_content"], message["content"]) == ("Well", "")
 
 
 def test_reasoning_may_stay_in_the_content_or_come_at_once(thinking):
@@ -355,3 +342,138 @@ def test_what_cannot_be_done_is_refused_by_its_name(thinking, fields, param):
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
     if param == "messages" and "image" in str(fields):
         assert "'image_url'" in refused.json()["error"]["message"]
+
+
+def refusal(server, body):
+    made = server.post("/v1/chat/completions", **body)
+    assert made.status_code == 400, made.text
+    return made.json()["error"]["param"], made.json()["error"]["message"]
+
+
+FORM = {"type": "json_object"}
+NAMED = {"type": "function", "function": {"name": "weather"}}
+BOUND = [
+    ({"response_format": FORM}, "response_format"),
+    ({"regex": "a"}, "regex"),
+    ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": NAMED}, "tool_choice"),
+    ({"max_thinking_tokens": 2}, "max_thinking_tokens"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), BOUND)
+def test_what_cannot_be_made_sure_of_on_channels_is_refused(channels, fields, param):
+    body = ask("native") | fields
+    for stream in (False, True):
+        named, why = refusal(channels, body | {"stream": stream})
+        assert named == param
+        assert "gpt-oss" in why
+
+
+@pytest.fixture(scope="module")
+def channels(server_of):
+    native = OUTPUTS["gpt-oss"]
+    return server_of({"native": native}, tool_call_parser="gpt-oss", reasoning_parser="gpt-oss")
+
+
+@pytest.fixture(scope="module")
+def spelled(server_of, chat_llama):
+    """A model that may reason, whose tokenizer has no tokens for the marks."""
+    outputs = {
+        "json": '{"city":"B"}',
+        "free": "An answer, and no object",
+        "[user]json[assistant]<think>": 'x</think>{"city":"B"}',
+    }
+    return server_of(
+        outputs,
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
+        "{% if thinking %}<think>{% endif %}",
+        tokenizer=str(chat_llama),
+        reasoning_parser="qwen3",
+    )
+
+
+def test_without_tokens_for_the_marks_a_constraint_binds_from_the_beginning(spelled):
+    message = both(spelled, "json", response_format=FORM)[0]["message"]
+    assert message["content"] == '{"city":"B"}'
+    message = both(spelled, "free", response_format=FORM, max_tokens=30)[0]["message"]
+    assert message["content"].startswith("{")
+    assert refusal(spelled, ask("free", max_thinking_tokens=2))[0] == "max_thinking_tokens"
+    opened = {"chat_template_kwargs": {"thinking": True}}
+    message = both(spelled, "json", **opened)[0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("x", '{"city":"B"}')
+    assert refusal(spelled, ask("json", response_format=FORM, **opened))[0] == "response_format"
+    assert refusal(spelled, ask("json", max_thinking_tokens=2, **opened))[0] == (
+        "max_thinking_tokens"
+    )
+
+
+def test_what_a_constraint_makes_is_no_call_whatever_it_looks_like(server_of):
+    call = '{"name": "weather", "parameters": {"x": 1}}'
+    server = server_of({"go": call}, tool_call_parser="llama3-json")
+    assert calls_of(both(server, "go", tools=TOOLS)[0]) == [("weather", {"x": 1})]
+    for fields in ({"response_format": FORM}, {"choices": [call]}, {"json_schema": {}}):
+        choice, _ = both(server, "go", tools=TOOLS, **fields)
+        assert (choice["message"]["content"], calls_of(choice)) == (call, [])
+        assert choice["finish_reason"] == "stop"
+    # Tags are parts of a text that is free.
+    tags = {"structures": [{"begin": "<c>", "schema": {}, "end": "</c>"}], "triggers": ["<c>"]}
+    choice, _ = both(server, "go", tools=TOOLS, structural_tag={"type": "structural_tag", **tags})
+    assert calls_of(choice) == [("weather", {"x": 1})]
+
+
+@pytest.mark.parametrize("said", ["none", "open", "call", "call cut", "empty", "list"])
+def test_an_answer_may_be_sent_back_as_it_is(thinking, said):
+    for fields in ({"tools": TOOLS}, {}, {"tools": TOOLS, "max_tokens": 65}):
+        made = thinking.post("/v1/chat/completions", **ask(said, **fields)).json()
+        message = made["choices"][0]["message"]
+        assert message["content"] is not None or message["tool_calls"]
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "content": "?"}
+            for call in message.get("tool_calls", ())
+        ]
+        talk = [{"role": "user", "content": said}, message, *results]
+        sent = fields | {"messages": talk, "max_tokens": 1}
+        again = thinking.post("/v1/chat/completions", **sent)
+        assert again.status_code == 200, again.text
+
+
+def test_every_form_of_answer_begins_alike(thinking):
+    for fields in ({}, {"tools": TOOLS}, {"return_token_ids": True}):
+        first = thinking.events("/v1/chat/completions", **ask("none", **fields))[0]
+        assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chat_template": "x"},
+        {"chat_template_kwargs": {"a": 1}},
+        {"reasoning_effort": "low"},
+        {"continue_final_message": True},
+        {"add_generation_prompt": False},
+    ],
+)
+def test_what_steers_a_template_is_refused_beside_ids(thinking, fields):
+    body = {"input_ids": [5, 6], "max_tokens": 1}
+    assert refusal(thinking, body | fields)[0] == next(iter(fields))
+    nothing = {
+        "chat_template_kwargs": {},
+        "add_generation_prompt": True,
+        "continue_final_message": False,
+    }
+    assert thinking.post("/v1/chat/completions", **body | nothing).status_code == 200
+
+
+def test_a_call_is_not_continued_and_efforts_are_known(server_of):
+    server = server_of({"x": "y"}, "{{ reasoning_effort }}{{ messages[-1].content }}")
+    function = {"name": "weather", "arguments": "{}"}
+    call = {"id": "c1", "type": "function", "function": function}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    talk = [{"role": "user", "content": "x"}, turn]
+    body = {"messages": talk, "continue_final_message": True, "max_tokens": 1}
+    assert refusal(server, body)[0] == "continue_final_message"
+    assert refusal(server, ask("x", reasoning_effort="bogus"))[0] == "reasoning_effort"
+    for effort in ("none", "minimal", "low", "medium", "high"):
+        made = server.post("/v1/chat/completions", **ask("x", reasoning_effort=effort))
+        assert made.status_code == 200

@@ -54,6 +54,43 @@ def test_arguments_are_written_as_objects_or_added_as_text():
     assert template.render([turn]) == f"{text} x{text}y {text}! B True"
 
 
+@pytest.mark.parametrize(
+    "text", ["{", "", " ", "[1]", '{"a":\n"b', '{"a": NaN}', '{"a": "\\ud800"}', "5", "null"]
+)
+def test_arguments_that_are_no_object_stay_the_text_that_they_are(text):
+    """An answer that was cut has them, and is sent back with what came of it."""
+    (turn,) = plain_messages([{"role": "assistant", "content": "", "tool_calls": [call(text)]}])
+    template = ChatTemplate(
+        "{% set a = messages[0].tool_calls[0].function.arguments %}"
+        "{{ a | tojson }}|{{ 'x' + a + 'y' }}|{{ a }}|"
+        "{% for k, v in a | items %}{{ k }}{% endfor %}",
+        {},
+    )
+    written = text or "{}"
+    assert template.render([turn]) == f"{{}}|x{written}y|{written}|"
+
+
+@pytest.mark.parametrize("content", [None, [], ""])
+@pytest.mark.parametrize(
+    "fields", [{}, {"refusal": None}, {"tool_calls": []}, {"reasoning_content": "so"}]
+)
+def test_an_answer_without_content_may_be_sent_back(content, fields):
+    (turn,) = plain_messages([{"role": "assistant", "content": content} | fields])
+    kept = {name: value for name, value in fields.items() if value}
+    assert turn == {"role": "assistant", "content": ""} | kept
+
+
+def test_a_refusal_is_what_an_assistant_said():
+    for content in (None, "", []):
+        (turn,) = plain_messages([{"role": "assistant", "content": content, "refusal": "No."}])
+        assert turn == {"role": "assistant", "content": "No."}
+
+
+def test_a_tool_may_have_said_nothing():
+    (said,) = plain_messages([{"role": "tool", "tool_call_id": "c", "content": []}])
+    assert said["content"] == ""
+
+
 def test_ids_of_calls_may_have_to_be_short():
     turn = {"role": "assistant", "content": None, "tool_calls": [call()]}
     said = {"role": "tool", "tool_call_id": "c1", "content": "sun"}
@@ -93,10 +130,12 @@ def test_a_name_is_kept_and_empty_fields_are_dropped():
         user("a") | {"name": []},
         {"role": "assistant", "content": "a", "tool_calls": [{}]},
         {"role": "assistant", "content": "a", "tool_calls": 5},
-        {"role": "assistant", "content": "a", "tool_calls": [call("{")]},
-        {"role": "assistant", "content": "a", "tool_calls": [call("[]")]},
+        {"role": "assistant", "content": "a", "tool_calls": [call(["{}"])]},
+        {"role": "assistant", "content": "a", "tool_calls": [call(5)]},
         {"role": "assistant", "content": "a", "tool_calls": [call(type="custom")]},
-        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "assistant", "content": "a", "refusal": "b"},
+        {"role": "assistant", "content": None, "refusal": 5},
+        {"role": "tool", "content": None, "tool_call_id": "c1"},
         {"role": "assistant", "content": "a", "reasoning_content": 5},
         {"role": "assistant", "content": "a", "audio": {"id": "x"}},
         {"role": "user", "content": "a", "tool_calls": [call()]},

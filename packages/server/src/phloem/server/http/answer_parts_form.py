@@ -43,7 +43,7 @@ class PartsForm(OpenAIForm):
         if parts is None:
             parts = self._parts[index] = self._new_parts()
             prompt = self._ids(prompt_token_ids=self._prompt_ids)
-            events.append(self._event(index, {"role": "assistant", "content": None}, **prompt))
+            events.append(self._event(index, {"role": "assistant", "content": ""}, **prompt))
         delta = _delta(parts.take(news))
         logprobs = self._logprobs(news)
         ids = self._ids(token_ids=news.token_ids) if news.token_ids else {}
@@ -65,7 +65,9 @@ class PartsForm(OpenAIForm):
     def _choice(self, index: int, output: TextNews) -> dict[str, Any]:
         parts = self._parts[index] = self._new_parts()
         said = _delta(parts.take(output))
-        message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None} | said
+        # No content is null beside calls alone: clients send the message back as it is.
+        nothing = None if "tool_calls" in said else ""
+        message: dict[str, Any] = {"role": "assistant", "content": nothing, "refusal": None} | said
         for call in message.get("tool_calls", ()):
             del call["index"]
         choice = {"index": index, "message": message, "logprobs": self._logprobs(output)}

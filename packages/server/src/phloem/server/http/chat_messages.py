@@ -14,13 +14,14 @@ from typing import Any
 
 from phloem.server.chat_template import check_messages
 from phloem.server.http.errors import ApiError
+from phloem.server.parsers.reading import json_object
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _MOST_MESSAGES = 10_000
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _COMMON = {"role", "content", "name"}
 _FIELDS = {
-    "assistant": _COMMON | {"tool_calls", "reasoning_content"},
+    "assistant": _COMMON | {"tool_calls", "reasoning_content", "refusal"},
     "tool": _COMMON | {"tool_call_id"},
 }
 
@@ -28,17 +29,13 @@ _FIELDS = {
 class Arguments(dict[str, Any]):
     """A call's arguments, as templates use them: some write the object, some add its text to
     theirs.
+
+    A model may have written what is no JSON object: its text is kept, and the object is empty.
     """
 
     def __init__(self, text: str) -> None:
-        """
-        Raises:
-            ValueError: the text is no JSON object.
-        """
-        given = json.loads(text)
-        if not isinstance(given, dict):
-            raise ValueError("the arguments are no object: give one")
-        super().__init__(given)
+        given = json_object(text) or {}
+        super().__init__(given if _is_text(given) else {})
         self._text = text
 
     def __str__(self) -> str:
@@ -49,6 +46,15 @@ class Arguments(dict[str, Any]):
 
     def __radd__(self, other: str) -> str:
         return other + self._text
+
+
+def _is_text(value: Any) -> bool:
+    """Whether all of a JSON value can be written; half of a surrogate pair cannot."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def plain_messages(
@@ -102,8 +108,14 @@ def _refused(index: int, what: str) -> ApiError:
 
 
 def _plain_content(index: int, message: Mapping[str, Any]) -> Any:
-    content = message.get("content")
-    if content is None and message.get("role") == "assistant" and message.get("tool_calls"):
+    content, role = message.get("content"), message.get("role")
+    if content and message.get("refusal"):
+        raise _refused(index, "has a content and a refusal: give one of them")
+    # An answer may be nothing but calls, reasoning or a refusal, or nothing at all; so may what a
+    # tool says, in parts.
+    if content in (None, "", []) and role == "assistant":
+        return message.get("refusal") or ""
+    if content == [] and role == "tool":
         return ""
     if not isinstance(content, list):
         return content
@@ -128,7 +140,7 @@ def _taken(index: int, message: dict[str, Any], names: dict[str, str]) -> dict[s
     role = message["role"]
     if role not in _ROLES:
         raise _refused(index, f"has role {role[:100]!r}: roles here are {', '.join(_ROLES)}")
-    for field in ("name", "tool_call_id", "reasoning_content"):
+    for field in ("name", "tool_call_id", "reasoning_content", "refusal"):
         if not isinstance(message.get(field, ""), str):
             kind = type(message[field]).__name__
             raise _refused(index, f"has a {field} of type {kind}: give a string")
@@ -138,6 +150,7 @@ def _taken(index: int, message: dict[str, Any], names: dict[str, str]) -> dict[s
     if extra:
         raise _refused(index, f"has {extra[0][:100]!r}, which is not supported: leave it out")
     taken = {name: value for name, value in message.items() if name in fields}
+    taken.pop("refusal", None)
     if role == "tool":
         _name_tool(index, taken, names)
     if not taken.get("tool_calls", True):
@@ -174,12 +187,10 @@ def _call(index: int, call: Any, names: dict[str, str]) -> dict[str, Any]:
     if call.get("type", "function") != "function":
         raise _refused(index, f"has a call of type {str(call['type'])[:100]!r}: give functions")
     given = function.get("arguments") or "{}"
-    try:
-        arguments = Arguments(given if isinstance(given, str) else json.dumps(given))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise _refused(
-            index, f"has arguments of {name[:100]!r} that are no JSON object: give one as text"
-        ) from error
+    if not isinstance(given, str | dict):
+        kind = type(given).__name__
+        raise _refused(index, f"has arguments of {name[:100]!r} of type {kind}: give their text")
+    arguments = Arguments(given if isinstance(given, str) else json.dumps(given))
     names[id] = name
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 

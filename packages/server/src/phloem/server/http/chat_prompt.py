@@ -26,6 +26,15 @@ _OURS = ("messages", "tools", "documents", "add_generation_prompt")
 THINKING = ("enable_thinking", "thinking")
 """What templates call the switch for reasoning."""
 _LITTLE_EFFORT = ("none", "minimal")
+_EFFORTS = (*_LITTLE_EFFORT, "low", "medium", "high")
+_ASKS_NOTHING: Mapping[str, Any] = {
+    "chat_template": None,
+    "chat_template_kwargs": {},
+    "reasoning_effort": None,
+    "add_generation_prompt": True,
+    "continue_final_message": False,
+}
+"""The fields that steer the template, and a value of each that changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,21 @@ def chat_prompt(
     return talk.prompt(frontend, tools)
 
 
+def refuse_template_fields(request: ChatRequest) -> None:
+    """Refuse what steers a template that is not used, beside `input_ids`.
+
+    Raises:
+        ApiError: naming the field.
+    """
+    for name, nothing in _ASKS_NOTHING.items():
+        if getattr(request, name) not in (None, nothing):
+            raise ApiError(
+                f"{name} is given beside input_ids, and ids are taken as they are, without a "
+                "template: leave one of them out",
+                param=name,
+            )
+
+
 def work_of(messages: Sequence[Any], tools: Sequence[dict[str, Any]] | None) -> int:
     """How much work a prompt is, as characters of plain text; a lot where there are other things,
     which are not looked at.
@@ -148,6 +172,12 @@ def conversation(
             "end with an assistant's message",
             param="continue_final_message",
         )
+    if continues and "tool_calls" in plain[-1]:
+        raise ApiError(
+            "continue_final_message is true, and the last message has tool_calls, behind which "
+            "there is no content to go on with: leave one of them out",
+            param="continue_final_message",
+        )
     opens = not continues and request.add_generation_prompt is not False
     return Conversation(tokenizer, plain, _variables(request, template), opens, continues)
 
@@ -182,6 +212,11 @@ def _effort(effort: str | None, template: str) -> dict[str, Any]:
     """What a template is told of the effort: itself, or whether to think at all."""
     if effort is None:
         return {}
+    if effort not in _EFFORTS:
+        raise ApiError(
+            f"reasoning_effort is {effort[:100]!r}: give one of {', '.join(_EFFORTS)}",
+            param="reasoning_effort",
+        )
     switches = {name: effort not in _LITTLE_EFFORT for name in THINKING if name in template}
     if "reasoning_effort" in template:
         return {"reasoning_effort": effort} | switches

@@ -15,8 +15,14 @@ from phloem.server.frontend import Frontend
 from phloem.server.http.answer_parts import AnswerParts, ChatHead, Reading
 from phloem.server.http.answer_parts_form import PartsForm
 from phloem.server.http.chat import ChatForm
-from phloem.server.http.chat_prompt import ChatPrompt, chat_prompt, work_of
+from phloem.server.http.chat_prompt import (
+    ChatPrompt,
+    chat_prompt,
+    refuse_template_fields,
+    work_of,
+)
 from phloem.server.http.chat_protocol import UNSUPPORTED_IN_CHAT, ChatRequest
+from phloem.server.http.chat_thinking import check_budget, check_can_bind, thinking_of
 from phloem.server.http.constraints import asked_constraint
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, refusing
@@ -39,7 +45,6 @@ from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
 from phloem.server.http.tools import ToolUse, tool_use
 from phloem.server.jobs import make_jobs
-from phloem.server.messages import Thinking
 from phloem.server.parsers import OutputParser
 from phloem.server.parsers.constrained import CallList, NamedCall
 
@@ -78,13 +83,16 @@ async def prepare_chat(
     """
     frontend = service.frontend
     names = service.names.by_ids(request.return_tokens_as_token_ids)
-    _check_budget(service, request)
+    check_budget(service.chat, request.max_thinking_tokens)
     top = _chat_logprobs(request)
     max_tokens = _chat_max_tokens(request)
     # In a thread: large schemas take long enough for streams to feel it.
     tools = await asyncio.to_thread(tool_use, request) if request.tools else tool_use(request)
     constraint = _chat_constraint(frontend, request, tools)
+    if constraint is not None:
+        check_can_bind(service.chat, constraint.field)
     prompt = await _chat_prompt(service, request, tools)
+    thinking = thinking_of(service.chat, prompt.before, request.max_thinking_tokens, constraint)
     fields = sampling_fields(request, max_tokens) | {"top_logprobs": top}
     if max_tokens is None:
         fields["max_new_tokens"] = room(frontend, prompt.ids)
@@ -92,7 +100,7 @@ async def prepare_chat(
         namespace = namespace_of(caller, request.cache_salt)
         jobs, _ = make_jobs(frontend.tokenizer, None, fields, [prompt.ids], namespace)
     id = f"{CHAT_ID}{uuid.uuid4().hex}"
-    reading = _reading(service, request, tools, prompt)
+    reading = _reading(service, request, tools, prompt, constraint)
     head = ChatHead(
         id,
         service.model,
@@ -106,7 +114,6 @@ async def prepare_chat(
     )
     requests = requests_of(id, jobs, request)
     if not reading.is_plain:
-        thinking = _thinking(service, request, prompt)
         shown = service.chat.shown_ids
         requests = [replace(each, shown_ids=shown, thinking=thinking) for each in requests]
     field = "messages" if request.input_ids is None else "input_ids"
@@ -117,7 +124,9 @@ async def _chat_prompt(service: Service, request: ChatRequest, tools: ToolUse) -
     """The prompt, which the template makes of the messages where its ids are not given."""
     frontend = service.frontend
     given = given_ids(request, "messages", request.messages is not None)
-    if given is None:
+    if given is not None:
+        refuse_template_fields(request)
+    else:
         work = work_of(request.messages or (), tools.shown)
         with refusing("messages"):
             return await apart(work, chat_prompt, frontend, service.chat, request, tools.shown)
@@ -130,10 +139,17 @@ async def _chat_prompt(service: Service, request: ChatRequest, tools: ToolUse) -
     return ChatPrompt(ids, frontend.tokenizer.decode(ids[-16:], skip_special_tokens=False))
 
 
-def _reading(service: Service, request: ChatRequest, tools: ToolUse, prompt: ChatPrompt) -> Reading:
+def _reading(
+    service: Service,
+    request: ChatRequest,
+    tools: ToolUse,
+    prompt: ChatPrompt,
+    constraint: ConstraintRequest | None,
+) -> Reading:
     """How the answer is read; the one function that must be called does not end it."""
     notation, names = service.chat.notation, [tool.function.name for tool in request.tools or ()]
-    called = names if tools.shown and tools.constraint is None else []
+    # What a constraint makes is what was asked for, and no call, whatever it looks like.
+    called = names if tools.shown and not _is_whole(constraint) else []
     made_sure = _made_sure(tools)
     separate = request.separate_reasoning is not False
 
@@ -151,30 +167,9 @@ def _reading(service: Service, request: ChatRequest, tools: ToolUse, prompt: Cha
     )
 
 
-def _thinking(service: Service, request: ChatRequest, prompt: ChatPrompt) -> Thinking | None:
-    """The reasoning with which the output begins, if it does."""
-    chat = service.chat
-    if not chat.notation.thinks(prompt.before):
-        return None
-    begin = None if chat.notation.opened(prompt.before) else chat.begin_of_thinking
-    return Thinking(list(chat.end_of_thinking), request.max_thinking_tokens, begin)
-
-
-def _check_budget(service: Service, request: ChatRequest) -> None:
-    budget = request.max_thinking_tokens
-    if budget is None:
-        return
-    if budget < 0:
-        raise ApiError(
-            f"max_thinking_tokens is {budget}: give 0 or more", param="max_thinking_tokens"
-        )
-    if not service.chat.end_of_thinking:
-        raise ApiError(
-            f"max_thinking_tokens is {budget}, and this server knows of no reasoning of its model "
-            "(--reasoning-parser names its notation): leave it out",
-            param="max_thinking_tokens",
-            code="unsupported_parameter",
-        )
+def _is_whole(constraint: ConstraintRequest | None) -> bool:
+    """Whether a constraint is on all of a text; structural tags are parts of a free one."""
+    return constraint is not None and constraint.constraint.kind != "structural_tag"
 
 
 def _made_sure(tools: ToolUse) -> Callable[[], OutputParser] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phloem.server.parsers.reading import NotACallError, Reader, Steps
 
+_NAMES = ("name", "function")
 _ARGUMENTS = ("arguments", "parameters")
 _PASSED_OVER = ("id", "type")
 
@@ -15,7 +16,8 @@ class CallObjectReader(Reader):
         """Read `{"name": NAME, "arguments": {...}}`, told as it comes where the name comes first.
 
         A call without arguments has the empty object. Arguments may be a string that has the
-        object's text.
+        object's text. What stands behind name and arguments belongs to the object, and says
+        nothing; other keys before mean that it is no call.
         """
         yield from self._expect("{")
         name: str | None = None
@@ -24,7 +26,7 @@ class CallObjectReader(Reader):
         while True:
             key = yield from self._short_string()
             yield from self._expect(":")
-            if key == "name" and name is None:
+            if key in _NAMES and name is None:
                 name = self._known((yield from self._short_string()))
             elif key in _ARGUMENTS and arguments is None and not told:
                 if name is None:
@@ -32,8 +34,8 @@ class CallObjectReader(Reader):
                 else:
                     yield from self._call(name)
                     told = True
-            elif key in _PASSED_OVER:
-                yield from self._short_string()
+            elif key in _PASSED_OVER or told or None not in (name, arguments):
+                yield from self._any_value()
             else:
                 raise NotACallError
             if (yield from self._one_of(",}")) == "}":
@@ -44,14 +46,20 @@ class CallObjectReader(Reader):
             self._whole_call(name, arguments or "{}")
         self._drop()
 
-    def _arguments_text(self) -> Steps[str]:
-        if (yield from self._next()) != "{":
-            raise NotACallError
-        return (yield from self._value())
+    def _list(self) -> Steps[None]:
+        """Read `[OBJECT, ...]`."""
+        yield from self._expect("[")
+        while True:
+            yield from self._call_object()
+            if (yield from self._one_of(",]")) == "]":
+                self._drop()
+                return
 
 
 class HermesParser(CallObjectReader):
-    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, of Hermes, Qwen and others."""
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, of Hermes, Qwen and others; also
+    with several objects, or a list of them, between the marks.
+    """
 
     MARKS = ("<tool_call>", "</tool_call>")
 
@@ -60,8 +68,12 @@ class HermesParser(CallObjectReader):
             yield from self._attempt(self._tool_call())
 
     def _tool_call(self) -> Steps[None]:
-        yield from self._call_object()
-        yield from self._space()
+        if (yield from self._next()) == "[":
+            yield from self._list()
+        else:
+            yield from self._call_object()
+        while (yield from self._next()) == "{":
+            yield from self._call_object()
         yield from self._comes(self.MARKS[1])
         yield from self._space()
         self._drop()
@@ -117,13 +129,6 @@ class MistralParser(CallObjectReader):
             yield from self._named()
         yield from self._space()
         self._drop()
-
-    def _list(self) -> Steps[None]:
-        yield from self._expect("[")
-        while True:
-            yield from self._call_object()
-            if (yield from self._one_of(",]")) == "]":
-                return
 
     def _named(self) -> Steps[None]:
         name = self._known((yield from self._word()))

@@ -17,9 +17,6 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _CALLED = re.compile(r"(?:^|\s|assistant)to=(\S+?)(?=\s|<|$)")
 _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 
-FINAL = f"{_CHANNEL}final{_MESSAGE}"
-"""Begins the answer itself."""
-
 
 class HarmonyParser(Reader):
     """`analysis` is reasoning, a message to `functions.NAME` a call, all else content."""
@@ -33,32 +30,24 @@ class HarmonyParser(Reader):
         *,
         separate: bool = True,
     ) -> None:
-        """`inner` reads the content; without `separate` reasoning is content, told as such."""
+        """`inner` reads the final answer; without `separate` reasoning is content, told as such."""
         super().__init__(tools)
         self._inner = inner or PlainText()
         self._separate = separate
+        self._tellers = {"analysis": self._think, "final": self._answer}
+        """By channel; what is on others is content."""
 
     def _read(self) -> Steps[None]:
         # What stands before is the prompt's: a header may go on with the recipient.
         mark: str | None = ""
         yield from self._space()
         if not (yield from self._comes("to=functions.")):
-            text = "".join(self._taken)
-            self._drop()
-            self._answer(text)
-            mark = yield from self._text(_BEGINS, self._answer)
+            self._give_back()
+            mark = yield from self._text(_BEGINS)
         while mark is not None:
-            yield from self._attempt_message()
-            mark = yield from self._text(_BEGINS, self._answer)
+            yield from self._attempt(self._message())
+            mark = yield from self._text(_BEGINS)
         self._new += self._inner.end()
-
-    def _attempt_message(self) -> Steps[None]:
-        try:
-            yield from self._message()
-        except NotACallError:
-            text = "".join(self._taken)
-            self._drop()
-            self._answer(text)
 
     def _message(self) -> Steps[None]:
         """Read a message whose header has begun, and those that follow without an end between."""
@@ -66,22 +55,28 @@ class HarmonyParser(Reader):
             header = yield from self._header()
             called = _CALLED.search(header)
             if called is not None:
-                namespace, _, name = called[1].partition(".")
-                self._known(name if namespace == "functions" else "")
-                yield from self._call(name)
+                yield from self._called(self._known(called[1].removeprefix("functions.")))
                 yield from self._space()
                 for mark in _ENDS:
                     yield from self._comes(mark)
                 self._drop()
                 return
             channel = _CHANNEL_NAME.search(header)
-            thinks = channel is not None and channel[1] == "analysis"
             self._drop()
-            tell = self._think if thinks else self._answer
+            tell = self._tellers.get(channel[1] if channel else "", self._say)
             mark_behind = yield from self._text((*_ENDS, *_BEGINS), tell)
             if mark_behind not in _BEGINS:
                 self._drop()
                 return
+
+    def _called(self, name: str) -> Steps[None]:
+        """Read the text of a call; an empty one is one without arguments."""
+        yield from self._space()
+        for mark in _ENDS:
+            if (yield from self._comes(mark)):
+                self._whole_call(name, "{}")
+                return
+        yield from self._call(name)
 
     def _header(self) -> Steps[str]:
         """Take the header's rest; all of it, with the mark or beginning that was taken before.

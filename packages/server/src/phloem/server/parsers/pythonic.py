@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import warnings
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from phloem.server.parsers.nesting import Nesting
 from phloem.server.parsers.reading import NotACallError, Reader, Steps
@@ -70,7 +72,11 @@ def _arguments(text: str) -> str:
             call = ast.parse(f"f{text}", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             raise NotACallError
-        values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+        literals = _JsonNames()
+        values = {
+            keyword.arg: ast.literal_eval(literals.visit(keyword.value))
+            for keyword in call.keywords
+        }
         if len(values) < len(call.keywords):
             raise NotACallError
         _check_keys(values)
@@ -79,6 +85,17 @@ def _arguments(text: str) -> str:
         return made
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
         raise NotACallError from error
+
+
+class _JsonNames(ast.NodeTransformer):
+    """Puts the values of JSON's literals in the place of what Python takes for names."""
+
+    _VALUES: ClassVar[Mapping[str, bool | None]] = MappingProxyType(
+        {"true": True, "false": False, "null": None}
+    )
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self._VALUES[node.id]) if node.id in self._VALUES else node
 
 
 def _check_keys(value: Any) -> None:

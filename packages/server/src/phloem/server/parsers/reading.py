@@ -16,7 +16,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from phloem.server.parsers.base import CallArguments, CallBegin, CallEnd, Content, Part
 from phloem.server.parsers.nesting import Nesting
@@ -28,9 +28,12 @@ Steps = Generator[None, None, T]
 LONGEST = 512
 """Characters of a name, a key or a header: what is longer is none."""
 
+_PIECE = 2048
 _SPACE = " \t\r\n"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _WORD = re.compile(r"[A-Za-z0-9_-]*")
+_SCALAR = re.compile(r"[A-Za-z0-9+.-]*")
+"""A JSON number or literal, and some that are none."""
 
 
 class NotACallError(Exception):
@@ -53,8 +56,12 @@ class Reader(ABC):
 
     def feed(self, text: str) -> list[Part]:
         """The parts that more of the text makes certain."""
-        self._rest += text
-        return self._go_on()
+        # In pieces: what is taken moves the rest, which must not be a whole long output.
+        parts: list[Part] = []
+        for begin in range(0, len(text), _PIECE):
+            self._rest += text[begin : begin + _PIECE]
+            parts += self._go_on()
+        return parts
 
     def end(self) -> list[Part]:
         """What was held back, at the end of the text."""
@@ -152,10 +159,10 @@ class Reader(ABC):
             raise NotACallError
         return self._take(1)
 
-    def _word(self) -> Steps[str]:
+    def _word(self, pattern: re.Pattern[str] = _WORD) -> Steps[str]:
         """Take what may be a name; empty if none comes."""
         while True:
-            found = _WORD.match(self._rest, 0, LONGEST)
+            found = pattern.match(self._rest, 0, LONGEST)
             end = found.end() if found else 0
             if end < len(self._rest) or not (yield from self._more()):
                 return self._take(end)
@@ -185,17 +192,33 @@ class Reader(ABC):
 
     def _call(self, name: str) -> Steps[None]:
         """Read the arguments of a call, told as they come."""
-        first = yield from self._next()
-        if first == '"':
-            self._whole_call(name, _decoded((yield from self._value())))
+        if (yield from self._next()) != "{":
+            self._whole_call(name, (yield from self._arguments_text()))
             return
-        if first != "{":
-            raise NotACallError
         self._begin(name)
         arguments = yield from self._value(self._add)
         if not is_object(arguments):
             raise NotACallError
         self._end_call()
+
+    def _arguments_text(self) -> Steps[str]:
+        """Take arguments: an object, a string that has its text, or null for none."""
+        first = yield from self._next()
+        if first == "{":
+            return (yield from self._value())
+        if first == '"':
+            return _decoded((yield from self._value())).strip() or "{}"
+        if (yield from self._comes("null")):
+            return "{}"
+        raise NotACallError
+
+    def _any_value(self) -> Steps[None]:
+        """Take a JSON value that says nothing here."""
+        first = yield from self._next()
+        if first and first in '"{[':
+            yield from self._value()
+        elif not (yield from self._word(_SCALAR)):
+            raise NotACallError
 
     def _whole_call(self, name: str, arguments: str) -> None:
         """Tell a call whose arguments are all there."""
@@ -247,12 +270,22 @@ def held_back(text: str, marks: Collection[str]) -> int:
     return 0
 
 
+def json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object whose whole text this is, or None."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def is_object(text: str) -> bool:
     """Whether a text is a whole JSON object."""
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
+    return json_object(text) is not None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON: Python alone reads it")
 
 
 def _decoded(string: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from phloem.server.parsers.base import OutputParser, PlainText
 from phloem.server.parsers.call_objects import HermesParser, Llama3Parser, MistralParser
 from phloem.server.parsers.deepseek import BAR, CALLS_BEGIN, DeepSeekParser
-from phloem.server.parsers.harmony import FINAL, HarmonyParser
+from phloem.server.parsers.harmony import HarmonyParser
 from phloem.server.parsers.pythonic import PythonicParser
 from phloem.server.parsers.thinking import BEGIN, END, ThinkingParser
 
@@ -45,28 +45,33 @@ class Notation:
     @property
     def marks(self) -> frozenset[str]:
         """Its marks, which are often tokens of their own."""
-        if HARMONY in (self.tool_calls, self.reasoning):
+        if self.has_channels:
             return frozenset(HarmonyParser.MARKS)
         calls = () if self.tool_calls == NONE else _TOOLS[self.tool_calls].MARKS
         thoughts = () if self.reasoning == NONE else ThinkingParser.MARKS
         return frozenset((*calls, *thoughts))
 
     @property
+    def has_channels(self) -> bool:
+        """Whether an output is messages, whose headers say what each is: reasoning and calls may
+        come anywhere, and no one sequence of tokens tells that the answer begins.
+        """
+        return HARMONY in (self.tool_calls, self.reasoning)
+
+    @property
     def end_of_thinking(self) -> str | None:
-        """What stands between reasoning and answer; None: there is no reasoning."""
-        if HARMONY in (self.tool_calls, self.reasoning):
-            return FINAL
-        return None if self.reasoning == NONE else END
+        """What stands between reasoning and answer; None: there is nothing that always does."""
+        return None if self.has_channels or self.reasoning == NONE else END
 
     def thinks(self, prompt: str) -> bool:
         """Whether the output behind a prompt begins with reasoning, as far as can be known."""
         if self.end_of_thinking is None:
-            return False
-        return self.end_of_thinking == FINAL or not prompt.rstrip().endswith(END)
+            return self.has_channels
+        return not prompt.rstrip().endswith(END)
 
     def opened(self, prompt: str) -> bool:
         """Whether an output that `thinks` does so for sure; else its first mark tells."""
-        at_once = HARMONY in (self.tool_calls, self.reasoning) or _THINKS_AT_ONCE[self.reasoning]
+        at_once = self.has_channels or _THINKS_AT_ONCE[self.reasoning]
         return at_once or prompt.rstrip().endswith(BEGIN)
 
     def is_plain(self, prompt: str, tools: Collection[str]) -> bool:
@@ -90,7 +95,7 @@ class Notation:
                 content with calls.
             separate: whether reasoning is told apart from content.
         """
-        if HARMONY in (self.tool_calls, self.reasoning):
+        if self.has_channels:
             return HarmonyParser(tools, inner and inner(), separate=separate)
         rest = inner() if inner else self._calls(tools)
         if not self.thinks(prompt):

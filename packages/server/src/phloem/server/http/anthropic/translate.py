@@ -170,7 +170,9 @@ def _thinking(request: CountRequest) -> dict[str, Any]:
     """Off unless it is asked for, as far as the model's template has a switch for it."""
     thinking = request.thinking
     off = thinking is None or thinking.type == "disabled"
-    fields: dict[str, Any] = {"chat_template_kwargs": dict.fromkeys(THINKING, not off)}
+    fields: dict[str, Any] = {}
+    if request.input_ids is None:
+        fields["chat_template_kwargs"] = dict.fromkeys(THINKING, not off)
     if thinking is None or thinking.type != "enabled":
         return fields
     budget = thinking.budget_tokens
