@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from phloem.server.http.logprobs import TokenId, TokenNames
-from phloem.server.messages import TextNews
+from phloem.server.messages import Finish
 from phloem.server.parsers import (
     CallArguments,
     CallBegin,
@@ -39,6 +40,25 @@ class Reading:
     """Whether reasoning is told as it comes, or all of it at its end."""
 
 
+class HasText(Protocol):
+    """What of news is read: a `TextNews`, or a part of one."""
+
+    @property
+    def text(self) -> str:
+        """What is new of the text."""
+        ...
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens that are new."""
+        ...
+
+    @property
+    def finish(self) -> Finish | None:
+        """Why it ended, with the last."""
+        ...
+
+
 class AnswerParts:
     """The parts of one sequence of an answer, as its news come."""
 
@@ -52,7 +72,7 @@ class AnswerParts:
         self._thought_bytes = 0
         self._ids: list[TokenId] = []
 
-    def take(self, news: TextNews) -> list[Part]:
+    def take(self, news: HasText) -> list[Part]:
         """What more of the output says; with the last news, all that was held back too."""
         self._ids += news.token_ids
         parts = self._parser.feed(news.text)

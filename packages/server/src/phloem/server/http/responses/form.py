@@ -13,7 +13,7 @@ from phloem.scheduler import SamplingParams
 from phloem.server.http.answer_parts import ChatHead
 from phloem.server.http.blocks import Begun, Blocks, Change, Grown
 from phloem.server.http.errors import ApiError, raise_if_failed
-from phloem.server.http.logprobs import chat_logprobs
+from phloem.server.http.responses.aligned import AlignedEntries, Entry
 from phloem.server.http.responses.items import Event, OutputItem, item_of
 from phloem.server.http.responses.protocol import ResponseRequest
 from phloem.server.http.sse import named_event
@@ -87,7 +87,7 @@ class ResponseForm:
     def __init__(self, head: Head, chat: ChatHead, keep: Keep) -> None:
         """`keep` is told of the response when it has ended, before its client is."""
         self._head = head
-        self._names = chat.names
+        self._aligned = None if chat.names is None else AlignedEntries(chat.names)
         self._parts = chat.new_parts()
         self._keep = keep
         self._prompt = chat.prompts[0] if chat.token_ids else None
@@ -95,8 +95,6 @@ class ResponseForm:
         self._ids: list[int] = []
         self._blocks = Blocks()
         self._items: list[OutputItem] = []
-        self._logprobs: list[Any] = []
-        """Of tokens whose text has not come yet."""
         self._told = 0
         """Events."""
 
@@ -143,14 +141,10 @@ class ResponseForm:
 
     def _take(self, news: TextNews) -> Iterator[Event]:
         """What news tell of the items. To be read to its end."""
-        if self._names is not None and news.logprobs is not None:
-            entries = chat_logprobs(self._names, news)["content"]
-            # The token that ends the text is none of it.
-            ended = news.finish is not None and news.token_ids[-1:] == [news.finish.matched]
-            self._logprobs += entries[:-1] if ended else entries
         self._ids += news.token_ids
-        for change in self._blocks.take(self._parts.take(news)):
-            yield from self._tell(change, cut=False)
+        for piece in (news,) if self._aligned is None else self._aligned.pieces(news):
+            for change in self._blocks.take(self._parts.take(piece)):
+                yield from self._tell(change, cut=False)
         if news.finish is not None:
             for change in self._blocks.end():
                 yield from self._tell(change, cut=news.finish.type == "length")
@@ -163,13 +157,23 @@ class ResponseForm:
             yield "response.output_item.added", {"output_index": index, "item": item.fields()}
             yield from item.begun()
         elif isinstance(change, Grown):
-            logprobs, self._logprobs = self._logprobs, []
-            yield self._items[index].grown(change.text, logprobs)
+            yield self._items[index].grown(change.text, self._entries_of(change))
         else:
             item = self._items[index]
             item.status = "completed" if change.block.whole and not cut else "incomplete"
             yield from item.ended()
             yield "response.output_item.done", {"output_index": index, "item": item.fields()}
+
+    def _entries_of(self, change: Grown) -> list[Entry]:
+        """What is told of the tokens of a text that is new."""
+        block, aligned = change.block, self._aligned
+        if aligned is None:
+            return []
+        if block.kind == "call":
+            aligned.pass_over()
+            return []
+        entries = aligned.taken(change.text, goes_on=len(block.text) > len(change.text))
+        return entries if block.kind == "text" else []
 
     def _response(self, last: TextNews, finish: Finish) -> dict[str, Any]:
         cut = finish.type == "length"
