@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from starlette.requests import Request
 
-from phloem.server.http.body import checked, read_json
+from phloem.server.http.body import MOST_FIELDS, check_sizes, checked, read_json
 from phloem.server.http.chat_protocol import UNSUPPORTED_IN_CHAT, ChatRequest
 from phloem.server.http.errors import ApiError
 from phloem.server.http.protocol import (
@@ -32,11 +32,11 @@ def check(content):
     return checked(content, Shape, UNSUPPORTED, {"user"})
 
 
-def read(body):
+def read(body, limit=1000):
     async def receive():
         return {"type": "http.request", "body": body}
 
-    return asyncio.run(read_json(Request({"type": "http"}, receive), 1000))
+    return asyncio.run(read_json(Request({"type": "http"}, receive), limit))
 
 
 @pytest.mark.parametrize(
@@ -137,3 +137,27 @@ def test_a_large_value_is_quoted_in_part_without_being_written_out():
         check({"tools": [[1] * 10**6] * 10})
     with pytest.raises(ApiError, match="tools is"):
         check({"tools": Written([1])})
+
+
+def test_only_the_beginning_of_a_malformed_body_is_searched_for_halves_of_characters():
+    far = rb'{"a": "' + rb"\n" * (8 << 10) + rb'\ud83d\ude00 \ud800"}'
+    with pytest.raises(ApiError, match="cannot be read as JSON") as caught:
+        read(far, len(far))
+    assert "surrogate" not in str(caught.value)
+    cut = rb'{"a": "' + b"x" * ((16 << 10) - 10) + rb"\ud83d\ude00"
+    with pytest.raises(ApiError) as caught:
+        read(cut, len(cut))
+    assert "surrogate" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [[1] * 11, {str(i): 1 for i in range(11)}])
+def test_fields_with_too_many_entries_are_refused_by_their_length_alone(value):
+    check_sizes({"stop_token_ids": value}, 11)
+    with pytest.raises(ApiError, match="stop_token_ids has 11 entries and may have 10") as caught:
+        check_sizes({"a": 1, "stop_token_ids": value}, 10)
+    assert caught.value.param == "stop_token_ids"
+
+
+def test_so_are_too_many_fields():
+    with pytest.raises(ApiError, match=f"{MOST_FIELDS + 1} fields"):
+        check_sizes({str(i): 1 for i in range(MOST_FIELDS + 1)}, 10)

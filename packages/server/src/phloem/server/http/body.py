@@ -29,6 +29,15 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 """One escape in JSON; of a surrogate pair, its beginning."""
+_SEARCHED = 16 << 10
+"""Bytes of a malformed body in which halves of characters are looked for."""
+_ESCAPED_PAIR = 12
+"""Bytes of a surrogate pair."""
+
+MOST_FIELDS = 256
+"""In one request, the unknown ones included."""
+MOST_ENTRIES = 8192
+"""In a field, unless the context is longer or the endpoint says otherwise."""
 
 
 async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
@@ -67,13 +76,34 @@ def _lone_surrogate(body: bytes) -> str | None:
     """What is wrong with the first escape that is half a character, of which the decoder says other
     things; None: there is none.
     """
-    for escape in _ESCAPE.finditer(body):
-        if escape["lone"]:
+    for escape in _ESCAPE.finditer(body[: _SEARCHED + _ESCAPED_PAIR]):
+        # The last one may be cut.
+        if escape["lone"] and escape.start() < _SEARCHED:
             return (
                 f"the escape {escape[0].decode()} at byte {escape.start()} is half of a surrogate "
                 "pair, which is no character: give both halves or leave it out"
             )
     return None
+
+
+def check_sizes(content: Mapping[str, Any], most: int) -> None:
+    """Refuse what has more fields, or more entries in one, than any use has: by its length alone,
+    before the work that each entry is.
+
+    Raises:
+        ApiError: naming the field.
+    """
+    if len(content) > MOST_FIELDS:
+        raise ApiError(
+            f"the request has {len(content)} fields and may have {MOST_FIELDS}: leave some out"
+        )
+    for name, value in content.items():
+        if isinstance(value, list | dict) and len(value) > most:
+            name = name[:_LONGEST_NAME]
+            raise ApiError(
+                f"{name} has {len(value)} entries and may have {most} here: send fewer at once",
+                param=name,
+            )
 
 
 def checked(

@@ -228,10 +228,10 @@ async def _texts_of(frontend: Frontend, given: str | Sequence[Any], field: str) 
     Raises:
         ApiError: naming the place of the first that cannot.
     """
-    single = isinstance(given, str) or all(type(item) is int for item in given)
-    items = [given] if single else given
     if not given:
         raise ApiError(f"{field} is empty: give at least one text", param=field)
+    single = isinstance(given, str) or set(map(type, given)) == {int}
+    items = [given] if single else given
     if len(items) > MAX_INPUTS:
         raise ApiError(
             f"{field} has {len(items)} texts and may have {MAX_INPUTS}: send fewer at once",

@@ -128,8 +128,10 @@ async def _jobs(
     frontend: Frontend, request: GenerateRequest, params: NativeParams, caller: Caller
 ) -> tuple[list[Job], bool]:
     text, ids = request.text, request.input_ids
+    if isinstance(text, list):
+        check_count(len(text), 1)
     if ids is not None:
-        token_lists(ids, "input_ids")
+        check_count(len(token_lists(ids, "input_ids")), 1)
     namespace = namespace_of(caller, request.cache_salt)
     arguments = (frontend, text, params.sampling, ids, namespace)
     with refusing(names=_SGLANG_NAMES if params.logprobs_as_sglang else None):
@@ -164,4 +166,7 @@ def _rids(request: GenerateRequest, jobs: Sequence[Job]) -> list[str]:
     rids = [request.rid] if isinstance(request.rid, str) else request.rid
     if len(rids) != len(jobs):
         raise ApiError(f"{len(rids)} ids were given for {len(jobs)} sequences", param="rid")
+    if not all(rids) or len(set(rids)) < len(rids):
+        what = "the same id twice" if all(rids) else "an empty id"
+        raise ApiError(f"rid has {what}: give each sequence its own, or leave it out", param="rid")
     return rids

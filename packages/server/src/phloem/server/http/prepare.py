@@ -141,9 +141,9 @@ def token_lists(given: Sequence[Any], param: str) -> list[list[int]]:
     Raises:
         ApiError: it is neither.
     """
-    lists = given if given and all(isinstance(item, list) for item in given) else [given]
+    lists = given if given and set(map(type, given)) == {list} else [given]
     for ids in lists:
-        if not ids or not all(type(token) is int for token in ids):
+        if not ids or set(map(type, ids)) != {int}:
             raise ApiError(
                 f"{param} is of no form that is known: give texts, or lists of token ids, and "
                 "nothing empty",

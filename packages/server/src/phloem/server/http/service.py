@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.types import Scope, Send
 
 from phloem.server.frontend import Frontend
-from phloem.server.http.body import checked, read_json
+from phloem.server.http.body import MOST_ENTRIES, check_sizes, checked, read_json
 from phloem.server.http.chat_setup import NO_NOTATION, ChatSetup
 from phloem.server.http.constraints import with_constraints
 from phloem.server.http.generation import Answer, Generation
@@ -48,13 +48,20 @@ class Service:
         shape: type[T],
         unsupported: Mapping[str, Collection[Any]],
         ignored: Collection[str] = (),
+        most_entries: int = MOST_ENTRIES,
     ) -> T:
         """The body of a request; see `phloem.server.http.body`.
+
+        Args:
+            request: has it.
+            shape, unsupported, ignored: as `checked` takes them.
+            most_entries: in one field, where the context is not longer.
 
         Raises:
             ApiError: it is too large or malformed.
         """
         content = await read_json(request, self.max_body_bytes)
+        check_sizes(content, max(most_entries, self.frontend.limits.context_len))
         unknown: list[str] | None = None if self.unknown_fields is None else []
         given = checked(content, shape, unsupported, ignored, unknown)
         if unknown and self.unknown_fields is not None:

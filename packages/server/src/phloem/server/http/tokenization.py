@@ -106,19 +106,24 @@ def add_tokenization(app: FastAPI, service: Service) -> None:
         for name in _OF_CHATS:
             if getattr(given, name) is not None:
                 raise ApiError(f"{name} needs messages, and a prompt is given", param=name)
+        if not isinstance(given.prompt, str):
+            _check_entries(given.prompt, "prompt")
         size = text_size(given.prompt)
-        _check_size(given.prompt, size, MAX_CHARACTERS, "characters", "prompt")
+        _check_size(size, MAX_CHARACTERS, "characters", "prompt")
         return await worked(size, _tokenized, service, given, given.prompt)
 
     @app.post("/v1/detokenize", openapi_extra=body_of(DetokenizeRequest))
     @app.post("/detokenize", openapi_extra=body_of(DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
-        given = await service.read(request, DetokenizeRequest, {})
+        given = await service.read(request, DetokenizeRequest, {}, most_entries=MAX_TOKENS)
         check_model(given.model, service.model)
-        nested = bool(given.tokens) and all(isinstance(item, list) for item in given.tokens)
+        nested = bool(given.tokens) and isinstance(given.tokens[0], list)
+        if nested:
+            _check_entries(given.tokens, "tokens")
+            nested = set(map(type, given.tokens)) == {list}
         size = sum(map(len, given.tokens)) if nested else len(given.tokens)
-        _check_size(given.tokens if nested else "", size, MAX_TOKENS, "tokens", "tokens")
+        _check_size(size, MAX_TOKENS, "tokens", "tokens")
         return await worked(size, _detokenized, service, given, nested)
 
 
@@ -139,12 +144,15 @@ async def _of_chat(service: Service, request: Request, given: TokenizeRequest) -
     return Response(body, media_type="application/json")
 
 
-def _check_size(given: Sequence[Any], size: int, most: int, what: str, field: str) -> None:
-    if not isinstance(given, str) and len(given) > MAX_TEXTS:
+def _check_entries(given: Sequence[Any], field: str) -> None:
+    if len(given) > MAX_TEXTS:
         raise ApiError(
             f"{field} has {len(given)} entries and may have {MAX_TEXTS}: send fewer at once",
             param=field,
         )
+
+
+def _check_size(size: int, most: int, what: str, field: str) -> None:
     if size > most:
         raise ApiError(
             f"{field} has {size} {what} and may have {most}: send it in parts",
