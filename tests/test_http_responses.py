@@ -217,6 +217,17 @@ def test_input_items_come_in_pages(client):
     assert caught.value.param == "limit"
 
 
+def test_input_items_have_ids_of_their_own_whatever_the_client_calls_them(client):
+    ids = ["same", "same", {"a": [1]}, 7, ""]
+    items = [{"role": "user", "content": str(i), "id": id} for i, id in enumerate(ids)]
+    made = create(client, items, max_output_tokens=1)
+    listed = list(client.responses.input_items.list(made.id, limit=1, order="asc"))
+    assert [item.content[0].text for item in listed] == ["0", "1", "2", "3", "4"]
+    assert listed[0].id == "same"
+    assert len({item.id for item in listed}) == 5
+    assert all(item.id.startswith("msg_") for item in listed[1:])
+
+
 def test_only_what_runs_in_the_background_is_cancelled(client):
     with pytest.raises(openai.BadRequestError, match="background"):
         client.responses.cancel(create(client).id)

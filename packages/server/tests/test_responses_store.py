@@ -5,16 +5,18 @@ import json
 import pytest
 
 from phloem.server.http.errors import ApiError
-from phloem.server.http.responses.store import ResponseStore, Stored, history_of
+from phloem.server.http.responses.store import Owner, ResponseStore, Stored, history_of
+
+ME, ANOTHER = Owner("key"), Owner("key", "tenant")
 
 
-def put(store, id, owner="me", previous=None, text=""):
+def put(store, id, owner=ME, previous=None, text=""):
     response = json.dumps({"id": id, "output": [{"said": id}], "text": text}).encode()
     asked = json.dumps([{"asked": id}]).encode()
     store.put(owner, id, Stored(response, asked, previous))
 
 
-def holds(store, id, owner="me"):
+def holds(store, id, owner=ME):
     try:
         return json.loads(store.get(owner, id).response)["id"] == id
     except ApiError:
@@ -23,21 +25,21 @@ def holds(store, id, owner="me"):
 
 def test_a_response_is_its_callers_alone():
     store = ResponseStore()
-    put(store, "a", "me")
-    assert holds(store, "a", "me")
-    assert not holds(store, "a", "another")
+    put(store, "a", ME)
+    assert holds(store, "a", ME)
+    assert not holds(store, "a", ANOTHER)
     with pytest.raises(ApiError) as caught:
-        store.get("another", "a")
+        store.get(ANOTHER, "a")
     assert (caught.value.status, caught.value.code) == (404, "response_not_found")
     with pytest.raises(ApiError):
-        store.delete("another", "a")
-    assert holds(store, "a", "me")
+        store.delete(ANOTHER, "a")
+    assert holds(store, "a", ME)
 
 
 def test_a_deleted_response_is_gone_and_takes_nothing():
     store = ResponseStore()
     put(store, "a")
-    store.delete("me", "a")
+    store.delete(ME, "a")
     assert not holds(store, "a")
     assert (len(store), store.bytes) == (0, 0)
 
@@ -68,8 +70,8 @@ def test_a_history_has_all_items_in_their_order():
     put(store, "b", previous="a")
     put(store, "c", previous="b")
     put(store, "other", previous="a")
-    assert history_of(store.chain("me", None)) == []
-    assert history_of(store.chain("me", "c")) == [
+    assert history_of(store.chain(ME, None)) == []
+    assert history_of(store.chain(ME, "c")) == [
         {key: id} for id in "abc" for key in ("asked", "said")
     ]
 
@@ -78,9 +80,9 @@ def test_a_history_that_has_lost_a_part_is_an_error_that_names_the_field():
     store = ResponseStore()
     put(store, "a")
     put(store, "b", previous="a")
-    store.delete("me", "a")
+    store.delete(ME, "a")
     with pytest.raises(ApiError, match="'a'") as caught:
-        store.chain("me", "b")
+        store.chain(ME, "b")
     assert caught.value.param == "previous_response_id"
 
 
@@ -89,6 +91,28 @@ def test_going_on_from_a_response_uses_all_before_it():
     put(store, "a")
     put(store, "b", previous="a")
     put(store, "x")
-    store.chain("me", "b")
+    store.chain(ME, "b")
     put(store, "y")
     assert [holds(store, id) for id in "abxy"] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("limits", [{"most": 10}, {"most_bytes": 15_000}])
+def test_a_key_that_keeps_many_takes_no_room_from_one_that_keeps_few(limits):
+    store = ResponseStore(**limits)
+    few, many = Owner("few"), [Owner("many", f"tenant {i}") for i in range(50)]
+    put(store, "a", few)
+    put(store, "b", few)
+    for i, owner in enumerate(many):
+        put(store, f"m{i}", owner)
+    assert holds(store, "a", few)
+    assert holds(store, "b", few)
+    assert holds(store, "m49", many[49])
+    assert not holds(store, "m0", many[0])
+    assert len(store) <= 10 + 5
+    assert store.bytes <= 15_000
+
+
+def test_a_store_without_room_keeps_none():
+    for store in (ResponseStore(most=0), ResponseStore(most_bytes=0)):
+        put(store, "a")
+        assert (holds(store, "a"), len(store), store.bytes) == (False, 0, 0)

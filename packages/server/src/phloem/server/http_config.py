@@ -55,6 +55,12 @@ class HttpArgs:
     strict_fields: bool = option(
         False, "refuse fields of requests that no endpoint knows, not only warn of them", group=HTTP
     )
+    max_stored_responses: int = option(
+        1000,
+        "responses that are kept for clients to come back to, of all keys; 0: none",
+        group=HTTP,
+    )
+    max_stored_response_bytes: int = option(64 << 20, "bytes that these may take", group=HTTP)
     log_level: str = option(
         "info", "what is logged; debug: health checks too", group=LOGGING, choices=LOG_LEVELS
     )
@@ -209,6 +215,9 @@ class HttpArgs:
             )
         self._check_faults()
         self._check_chats()
+        for name in ("max_stored_responses", "max_stored_response_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)} is no amount: give 0 or more")
         if self.served_model_name == "":
             raise ValueError("served_model_name is empty: give the model a name")
         if self.otlp_traces_endpoint is not None:

@@ -27,6 +27,7 @@ from phloem.server.garbage import settle
 from phloem.server.guarded_server import Guard, GuardedServer
 from phloem.server.http import create_app
 from phloem.server.http.chat_setup import chat_options
+from phloem.server.http.responses.store import ResponseStore
 from phloem.server.http_config import HttpArgs, shown_options
 from phloem.server.launch import Care, RunningEngine, StartupError, launched
 from phloem.server.located_model import LocatedModel
@@ -173,6 +174,9 @@ class _Serving:
             access=self._guard.access,
             limiter=self._guard.limiter,
             cors_origins=self._http.cors_origin,
+            responses=ResponseStore(
+                self._http.max_stored_responses, self._http.max_stored_response_bytes
+            ),
         )
 
     @asynccontextmanager

@@ -35,6 +35,7 @@ from phloem.server.http.operation import operation_router
 from phloem.server.http.protocol import CompletionRequest, GenerateRequest, GrammarCheckRequest
 from phloem.server.http.responses.protocol import ResponseRequest
 from phloem.server.http.responses.routes import add_responses
+from phloem.server.http.responses.store import ResponseStore
 from phloem.server.http.service import Service
 from phloem.server.http.surround import Surround
 from phloem.server.http.tokenization import BODIES as TOKENIZATION_BODIES
@@ -64,6 +65,7 @@ def create_app(
     strict_fields: bool = False,
     health_timeout: float = HEALTH_TIMEOUT,
     observation: Observation | None = None,
+    responses: ResponseStore | None = None,
 ) -> FastAPI:
     """The server's app.
 
@@ -79,6 +81,7 @@ def create_app(
         strict_fields: whether a field that no endpoint knows is refused, instead of told of.
         health_timeout: seconds for which a part of the engine may be silent.
         observation: who hears of each request, beside the metrics; None: nobody.
+        responses: keeps those that clients may come back to; None: one of the default size.
     """
     app = FastAPI(title="Phloem", version=version())
     chat = chat or ChatOptions()
@@ -101,6 +104,7 @@ def create_app(
         None if strict_fields else UnknownFields(),
         chat=ChatSetup.of(chat, frontend.tokenizer),
     )
+        responses=responses or ResponseStore(),
     info = {"version": version(), "options": dict(options or {})}
     app.include_router(
         operation_router(frontend, metrics, served_model_name, info, health_timeout, max_body_bytes)

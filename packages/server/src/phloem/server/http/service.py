@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from phloem.server.http.limits import Limiter
 from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.prepare import Prepared
+from phloem.server.http.responses.store import ResponseStore
 from phloem.server.http.sse import EventStream
 from phloem.server.http.unknown_fields import UnknownFields
 
@@ -41,6 +42,8 @@ class Service:
     unknown_fields: UnknownFields | None = None
     """Tells of those that are passed over; None: they are refused."""
     chat: ChatSetup = NO_NOTATION
+    responses: ResponseStore = field(default_factory=ResponseStore)
+    """Those that clients may come back to."""
 
     async def read(
         self,

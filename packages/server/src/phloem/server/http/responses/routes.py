@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,7 @@ from phloem.server.http.responses.protocol import (
     UNSUPPORTED_IN_RESPONSES,
     ResponseRequest,
 )
-from phloem.server.http.responses.store import ResponseStore, Stored, history_of
+from phloem.server.http.responses.store import Owner, ResponseStore, Stored, history_of
 from phloem.server.http.responses.translate import CHAT_NAMES, chat_of, items_of
 from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller, caller_of, tell_tenant
@@ -35,9 +34,9 @@ _MOST_LISTED = 100
 _LISTED = 20
 
 
-def add_responses(app: FastAPI, service: Service, store: ResponseStore | None = None) -> None:
-    """Add the routes; without a `store` responses are kept in one of its default size."""
-    kept = ResponseStore() if store is None else store
+def add_responses(app: FastAPI, service: Service) -> None:
+    """Add the routes."""
+    kept = service.responses
 
     @app.post(_PATH, openapi_extra=body_of(ResponseRequest))
     async def create_response(request: Request) -> Response:
@@ -147,17 +146,25 @@ async def _read(service: Service, request: Request) -> ResponseRequest:
 def _translated(asked: ResponseRequest, chain: list[Stored]) -> tuple[ChatRequest, bytes]:
     """A request as a chat, and its items as they are kept."""
     chat = chat_of(asked, history_of(chain))
-    return chat, msgspec.json.encode([_with_id(item) for item in items_of(asked.input)])
+    taken: set[str] = set()
+    return chat, msgspec.json.encode([_with_id(item, taken) for item in items_of(asked.input)])
 
 
-def _owner(caller: Caller) -> Hashable:
-    return caller.key_id, caller.tenant
+def _owner(caller: Caller) -> Owner:
+    return Owner(caller.key_id, caller.tenant)
 
 
-def _with_id(item: dict[str, Any]) -> dict[str, Any]:
-    """An item of an input as it is listed: with an id, and a message's content as parts."""
+def _with_id(item: dict[str, Any], taken: set[str]) -> dict[str, Any]:
+    """An item of an input as it is listed: with an id, and a message's content as parts.
+
+    The id is the client's own where that is one, and is not `taken` by an item before.
+    """
     kind = item.get("type", "message")
-    made = {"id": new_id("msg" if kind == "message" else "item"), "type": kind}
+    id = item.get("id")
+    if not isinstance(id, str) or not id or id in taken:
+        id = new_id("msg" if kind == "message" else "item")
+    taken.add(id)
+    made = {"id": id, "type": kind}
     if kind == "message":
         content = item["content"]
         if isinstance(content, str):
@@ -165,7 +172,7 @@ def _with_id(item: dict[str, Any]) -> dict[str, Any]:
             content = [{"type": part, "text": content}]
         made |= {"status": "completed"}
         item = item | {"content": content}
-    return made | {name: value for name, value in item.items() if value is not None}
+    return made | {k: v for k, v in item.items() if v is not None and k != "id"}
 
 
 def _page(items: list[dict[str, Any]], after: str | None, limit: int, order: str) -> dict[str, Any]:
