@@ -134,7 +134,7 @@ def test_too_many_logprobs_are_refused(server, name):
 
 def test_too_many_stop_strings_are_refused(server):
     assert (
-        "33 stop strings"
+        "stop has 33 strings"
         in refused(server.post(COMPLETIONS, prompt="a", stop=["x"] * 33))["message"]
     )
 
@@ -263,8 +263,31 @@ def test_what_asks_for_nothing_more_is_taken(server):
         add_special_tokens=False,
     )
     assert response.status_code == 200, response.text
-    response = server.post(COMPLETIONS, prompt="a", max_tokens=1, n=2, best_of=2, suffix=None)
-    assert response.status_code == 200, response.text
+    for suffix in (None, ""):
+        more = {"n": 2, "best_of": 2, "suffix": suffix}
+        response = server.post(COMPLETIONS, prompt="a", max_tokens=1, **more)
+        assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (COMPLETIONS, {"prompt": ""}, "prompt"),
+        (COMPLETIONS, {"prompt": [10**6]}, "prompt"),
+        (COMPLETIONS, {"input_ids": [10**6]}, "input_ids"),
+        (COMPLETIONS, {"prompt": "a", "stop": ["x"] * 33}, "stop"),
+        (COMPLETIONS, {"prompt": "a", "regex": ""}, "regex"),
+        (CHAT, {"input_ids": [10**6]}, "input_ids"),
+        (GENERATE, {"text": ""}, "text"),
+        (GENERATE, {"input_ids": [10**6]}, "input_ids"),
+        (GENERATE, {"text": "a", "rid": ""}, "rid"),
+        (GENERATE, {"text": ["a", "b"], "rid": ["x", "x"]}, "rid"),
+        (GENERATE, {"text": "a", "sampling_params": {"stop": ["x"] * 33}}, "stop"),
+        (GENERATE, {"text": "a", "sampling_params": {"regex": ""}}, "regex"),
+    ],
+)
+def test_what_is_wrong_is_named(server, path, fields, param):
+    assert refused(server.post(path, **fields))["param"] == param
 
 
 def test_an_unknown_field_is_refused_with_the_nearest_known_where_fields_are_strict(server):

@@ -100,8 +100,29 @@ def test_special_tokens_that_are_shown_take_room(names):
     assert made.of(news([256, 98], given))["text_offset"] == [0, 5]
 
 
+@pytest.mark.parametrize(
+    ("ids", "skip", "echo", "offsets"),
+    [
+        ([256, 97, 98], True, "ab", [0, 0, 1]),
+        ([256, 97, 98], False, "ab", [0, 0, 1]),
+        ([256, 97, 98], False, "<end>ab", [0, 5, 6]),
+        ([256, 97, 256, 98], True, "a<end>b", [0, 0, 1, 6]),
+        ([97, *HORSE], True, "a🐎", [0, 1, 2, 2, 2]),
+        ([32, 97], True, "a", [0, 0]),
+        ([32, 97], True, " a", [0, 1]),
+    ],
+)
+def test_offsets_in_an_echo_are_those_of_its_text(names, ids, skip, echo, offsets):
+    """It has not what the tokenizer put in front, and it has marks that are tokens."""
+    prompt = Logprobs([-1.0] * (len(ids) - 1), [])
+    made = CompletionLogprobs(names, ids, skip, echo)
+    first = made.of(news([99, 100], Logprobs([-1.0, -1.0], []), prompt))
+    assert first["text_offset"] == [*offsets, len(echo), len(echo) + 1]
+    assert made.of(news([99], Logprobs([-1.0], [])))["text_offset"] == [len(echo) + 2]
+
+
 def test_an_echoed_prompt_comes_first_and_its_first_token_has_none(names):
-    made = CompletionLogprobs(names, [97, 98], True)
+    made = CompletionLogprobs(names, [97, 98], True, "ab")
     first = made.of(news([99], Logprobs([-3.0], [[(99, -3.0)]]), Logprobs([-2.0], [[(97, -1.0)]])))
     assert first["tokens"] == ["a", "b", "c"]
     assert first["token_logprobs"] == [None, -2.0, -3.0]

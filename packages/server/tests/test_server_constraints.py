@@ -6,6 +6,9 @@ import pytest
 
 from phloem.grammar import Constraint
 from phloem.server.constraints import (
+    ALIASES,
+    BUNDLE,
+    FIELDS,
     BadConstraint,
     ConstraintRequest,
     constraint_of,
@@ -75,17 +78,39 @@ def test_a_structural_tag_is_the_whole_response_format():
     "fields",
     [
         {"response_format": {"type": "text"}},
-        {"regex": ""},
         {"ebnf": None},
-        {"json_schema": ""},
         {"json_object": False},
-        {"structured_outputs": {}},
-        {"structured_outputs": {"regex": ""}},
+        {"structured_outputs": None},
+        {"structured_outputs": {"regex": None}},
         {},
     ],
 )
-def test_what_is_empty_asks_for_nothing(fields):
+def test_what_is_null_or_off_asks_for_nothing(fields):
     assert asked(**fields) is None
+
+
+@pytest.mark.parametrize("field", [*FIELDS, *ALIASES, BUNDLE])
+def test_what_is_empty_is_refused_by_its_name(field):
+    """It would be an output that keeps to nothing."""
+    for empty in ("", [], {}):
+        if empty == {} and field in ("json_schema", "guided_json", "structural_tag"):
+            continue  # a schema that every value satisfies, and what the compiler refuses
+        with pytest.raises(BadConstraint) as caught:
+            asked(**{field: empty})
+        assert caught.value.field == field
+        if field in FIELDS:
+            with pytest.raises(BadConstraint):
+                take_constraint({field: empty})
+
+
+def test_an_empty_text_may_be_one_of_the_choices():
+    assert asked(choices=[""]) == ("choices", Constraint.choice([""]))
+
+
+@pytest.mark.parametrize("kind", ["json", "regex", "grammar", "choice", "structural_tag"])
+def test_what_is_empty_in_a_bundle_is_refused_too(kind):
+    with pytest.raises(BadConstraint, match=f"^{BUNDLE}"):
+        asked(structured_outputs={kind: ""})
 
 
 @pytest.mark.parametrize(
@@ -208,7 +233,7 @@ def test_a_request_goes_before_the_engine_in_how_whitespace_is_meant():
 
 
 def test_a_constraint_is_taken_out_of_the_sampling_parameters():
-    fields = {"regex": "a", "temperature": 0.5, "grammar_options": {"steering": False}, "ebnf": ""}
+    fields = {"regex": "a", "temperature": 0.5, "grammar_options": {"steering": False}}
     assert take_constraint(fields).constraint == Constraint.regex("a")
     assert fields == {"temperature": 0.5}
 

@@ -85,6 +85,17 @@ def test_a_constraint_is_sent_once_while_requests_name_it_and_forgotten_after_th
     assert sent[-2] == load
 
 
+@pytest.mark.parametrize("wrong", [{"pooling": "max"}, {"timeout": -1}, {"priority": 5}])
+def test_a_request_that_is_refused_leaves_no_constraint_behind(manager, sent, wrong):
+    compiled = CompiledConstraint.of(Load("k", "fsm", b"data"))
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        manager.start(replace(asked("a", max_new_tokens=0), constraint=compiled, **wrong))
+    assert sent == []
+    manager.start(replace(asked("a"), constraint=compiled))
+    manager.take(news("x", "stop", "a"))
+    assert [type(message) for message in sent] == [Load, Generate, Forget]
+
+
 def test_reasoning_alone_is_bound_without_anything_that_is_sent_before(manager, sent):
     use = ConstraintUse("", thinking=Thinking([7], 3))
     bound = CompiledConstraint(None, use)

@@ -118,7 +118,7 @@ def take_constraint(
 def constraint_of(
     fields: Mapping[str, Any], options: Any = None, whitespace: Whitespace = "bounded"
 ) -> ConstraintRequest | None:
-    """The constraint that some fields ask for; null and an empty text ask for none.
+    """The constraint that some fields ask for; null asks for none.
 
     Args:
         fields: by the names of `FIELDS`, `ALIASES` and `BUNDLE`; others do not matter.
@@ -168,7 +168,7 @@ def _asked(name: str, value: Any) -> list[tuple[str, Any]]:
     if name == BUNDLE:
         return [] if value is None else _bundled(value)
     kind = ALIASES.get(name, name)
-    if kind not in FIELDS or value is None or value == "":
+    if kind not in FIELDS or value is None:
         return []
     if kind == "json_object" and value is False:
         return []
@@ -181,6 +181,8 @@ def _bundled(value: Any) -> list[tuple[str, Any]]:
     known = (*_BUNDLED, "disable_any_whitespace")
     if not isinstance(value, dict) or not set(value) <= set(known):
         raise BadConstraint(BUNDLE, f"it takes an object with one of {', '.join(known)}")
+    if not value:
+        raise BadConstraint(BUNDLE, f"it is empty: give one of {', '.join(known)}, or leave it out")
     asked = [pair for name, kind in _BUNDLED.items() for pair in _asked(kind, value.get(name))]
     if len(asked) > 1:
         kinds = " and ".join(kind for kind, _ in asked[:2])
@@ -249,6 +251,7 @@ _KINDS: Mapping[type, str] = {
 def _schema(value: Any, meaning: _Meaning) -> Constraint:
     if not isinstance(value, bool | dict | str):
         raise ValueError(f"the schema is {kind_of(value)}: give an object, true or false")
+    _refuse_empty(value)
     return Constraint.json_schema(
         value,
         whitespace=meaning.whitespace,
@@ -266,7 +269,14 @@ def _object(value: Any, meaning: _Meaning) -> Constraint:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"it is {kind_of(value)}: give a string")
+    _refuse_empty(value)
     return value
+
+
+def _refuse_empty(value: Any) -> None:
+    """An empty text is a field that nobody filled in: a text without a constraint is not meant."""
+    if value == "":
+        raise ValueError("it is empty: give a constraint, or leave it out")
 
 
 def _choices(value: Any) -> Constraint:
@@ -278,6 +288,7 @@ def _choices(value: Any) -> Constraint:
 def _tag(value: Any) -> Constraint:
     if not isinstance(value, dict | str):
         raise ValueError(f"it is {kind_of(value)}: give an object")
+    _refuse_empty(value)
     return Constraint.structural_tag(value)
 
 

@@ -174,20 +174,26 @@ class TokenizerManager:
         kept = request.retention
         if kept is not None:
             kept = checked_retention(kept, len(prompt))
+        pooling = checked_pooling(request.pooling, params)
+        seconds = checked_seconds(request.timeout, "timeout")
+        queue_seconds = checked_seconds(request.queue_timeout, "queue_timeout")
+        priority = checked_priority(request.priority, self.limits.priorities)
+        # Behind all checks: from here on the request is one that runs.
+        use = self._use(request)
         message = Generate(
             rid,
             prompt.tolist(),
             given_params(params),
             list(request.namespace),
             request.skip_special_tokens,
-            checked_seconds(request.timeout, "timeout"),
-            checked_seconds(request.queue_timeout, "queue_timeout"),
-            checked_priority(request.priority, self.limits.priorities),
+            seconds,
+            queue_seconds,
+            priority,
             request.tenant,
-            self._use(request),
+            use,
             None if kept is None else kept.seconds,
             None if kept is None else kept.tokens,
-            checked_pooling(request.pooling, params),
+            pooling,
             request.keep_stop,
             request.explain_cache,
             list(request.shown_ids),

@@ -140,13 +140,14 @@ def _choice(
     ids = prompts[index // n]
     skip = request.skip_special_tokens is not False
     choice = Choice(prompt_ids=ids if request.return_token_ids else None)
-    if request.logprobs is not None:
-        names = service.names.by_ids(request.return_tokens_as_token_ids)
-        choice.logprobs = CompletionLogprobs(names, ids if request.echo else (), skip)
     if request.echo:
         given = ids if request.prompt is None else request.prompt
         text = given if isinstance(given, str) else given[index // n]
         choice.echo = (
             text if isinstance(text, str) else service.frontend.tokenizer.decode(ids, skip)
         )
+    if request.logprobs is not None:
+        names = service.names.by_ids(request.return_tokens_as_token_ids)
+        echoed = ids if request.echo else ()
+        choice.logprobs = CompletionLogprobs(names, echoed, skip, choice.echo)
     return choice

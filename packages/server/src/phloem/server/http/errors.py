@@ -112,7 +112,7 @@ def refusing(
 
     `names` says what the API calls the engine's parameters. The error's `param` is the sentence's
     first word, where the engine's checks put the name of what is wrong, or else `param`; that of a
-    prompt that is too long is `prompt`, where it is given.
+    prompt that is wrong is `prompt`, where it is given.
     """
     try:
         yield
@@ -126,6 +126,10 @@ def refusing(
             message = re.sub(rf"\b{engine_name}\b", api_name, message)
         word = _FIRST_WORD.match(message)
         named = word[0] if word and word[0] in _PARAMETERS else param
+        if named is None and message.startswith("the prompt "):
+            named = prompt
+        if named is None and message.startswith("request id "):
+            named = "rid"
         raise ApiError(message, param=named) from error
 
 

@@ -81,11 +81,18 @@ class CompletionLogprobs:
     """The `logprobs` of a completion's choice, with offsets that go on over a stream's chunks."""
 
     def __init__(
-        self, names: TokenNames, echoed: Sequence[TokenId], skip_special_tokens: bool
+        self,
+        names: TokenNames,
+        echoed: Sequence[TokenId],
+        skip_special_tokens: bool,
+        echo: str = "",
     ) -> None:
-        """`echoed` is the prompt where it is repeated before the output, else empty."""
+        """`echoed` is the prompt where it is repeated before the output, as the text `echo`; else
+        both are empty.
+        """
         self._names = names
         self._echoed = echoed
+        self._echo = echo
         self._unseen = names.special_ids if skip_special_tokens else frozenset()
         self._offset = 0
 
@@ -95,12 +102,13 @@ class CompletionLogprobs:
         tokens: list[TokenId] = [*self._echoed, *news.token_ids]
         chosen = [*self._echoed_chosen(news), *given.chosen]
         tops = [*self._echoed_top(news), *(given.top or [[]] * len(given.chosen))]
+        offsets = [*self._echoed_offsets(), *map(self._advance, news.token_ids)]
         self._echoed = ()
         return {
             "tokens": [self._names.unique(token) for token in tokens],
             "token_logprobs": chosen,
             "top_logprobs": [self._candidates(*item) for item in zip(tokens, chosen, tops)],
-            "text_offset": [self._advance(token) for token in tokens],
+            "text_offset": offsets,
         }
 
     def _echoed_chosen(self, news: TextNews) -> list[float | None]:
@@ -115,6 +123,26 @@ class CompletionLogprobs:
         top = news.prompt_logprobs.top if news.prompt_logprobs else []
         return [[], *(top or [[]] * (len(self._echoed) - 1))]
 
+    def _echoed_offsets(self) -> list[int]:
+        """Where in the text the prompt's tokens begin; the output begins behind that text, which is
+        as the client gave it: without what the tokenizer put in front, with marks that are tokens.
+        """
+        at, offsets = 0, []
+        for token in self._echoed:
+            offsets.append(min(at, len(self._echo)))
+            at += self._echoed_length(token, at)
+        self._offset = max(self._offset, len(self._echo))
+        return offsets
+
+    def _echoed_length(self, token: TokenId, at: int) -> int:
+        raw = self._names.bytes_of(token)
+        spelled = raw.decode(errors="replace")
+        if token in self._names.special_ids:
+            return len(spelled) if self._echo.startswith(spelled, at) else 0
+        # Some tokenizers put a space before a text.
+        added = at == 0 and raw[:1] == b" " and not self._echo.startswith(" ")
+        return _characters(raw) - added
+
     def _candidates(
         self, token: TokenId, logprob: float | None, top: list[tuple[int, float]]
     ) -> dict[str, float] | None:
@@ -127,5 +155,10 @@ class CompletionLogprobs:
         """Where in the text a token begins; moves on behind it."""
         begin = self._offset
         if token not in self._unseen:
-            self._offset += sum(byte & 0xC0 != 0x80 for byte in self._names.bytes_of(token))
+            self._offset += _characters(self._names.bytes_of(token))
         return begin
+
+
+def _characters(raw: bytes) -> int:
+    """How many begin in these bytes."""
+    return sum(byte & 0xC0 != 0x80 for byte in raw)

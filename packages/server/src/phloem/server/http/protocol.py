@@ -241,5 +241,5 @@ UNSUPPORTED_IN_GENERATE: Mapping[str, Collection[Any]] = {
 UNSUPPORTED_IN_COMPLETIONS: Mapping[str, Collection[Any]] = {
     **UNSUPPORTED,
     "add_special_tokens": (True,),
-    "suffix": NEVER,
+    "suffix": ("",),
 }
