@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from phloem.server.frontend import ServiceUnavailable
+from phloem.scheduler import SamplingParams
+from phloem.server.frontend import GenerationRequest, ServiceUnavailable
 from phloem.server.http import limits
 from phloem.server.http.errors import ApiError
-from phloem.server.http.limits import Limiter
+from phloem.server.http.limits import Bucket, Limiter
 from phloem.server.http.tenancy import Caller
 from phloem.server.keys import KeyLimits
 
@@ -160,3 +163,84 @@ def test_callers_that_nobody_knows_are_forgotten_in_time_but_not_while_they_run(
         assert ask(caller("runs")).status == 429
         assert ask(caller("stranger-49")).status == 429
         assert ask(caller("stranger-0")) is None
+
+
+def scope_of(who, status=None):
+    return {"headers": [], "state": {"caller": who, "response_headers": [], "status": status}}
+
+
+def begun(limiter, who=ALICE):
+    """Begins a request; its scope, or the refusal."""
+    scope = scope_of(who)
+    try:
+        limiter.begin(scope)
+    except ApiError as error:
+        return error
+    return scope
+
+
+def test_a_request_counts_from_its_beginning_to_its_end_whatever_it_asks_for(clock):
+    limiter = Limiter(KeyLimits(concurrent=1, requests=2), clock)
+    scope = begun(limiter)
+    assert begun(limiter).status == 429
+    limiter.end(scope)
+    limiter.end(begun(limiter))
+    refused = begun(limiter)
+    assert (refused.status, refused.retry_after) == (429, 30)
+
+
+def test_one_that_is_refused_before_anything_is_computed_costs_nothing(clock):
+    limiter = Limiter(KeyLimits(requests=1), clock)
+    for _ in range(3):
+        scope = begun(limiter)
+        scope["state"]["status"] = 400
+        limiter.end(scope)
+
+
+def test_a_key_in_debt_may_not_begin(clock):
+    limiter = Limiter(KeyLimits(tokens=60), clock)
+    with limiter.admit(ALICE, 1, 1) as admission:
+        admission.spend(69)
+    assert begun(limiter).retry_after == 10
+
+
+def test_what_has_begun_is_not_counted_again_when_it_is_admitted(clock):
+    limiter = Limiter(KeyLimits(concurrent=3, requests=3), clock)
+    scope = begun(limiter)
+    requests = [GenerationRequest("r", [1, 2], SamplingParams())] * 3
+    with limiter.admitted(scope, requests):
+        assert begun(limiter).status == 429
+    told = dict(scope["state"]["response_headers"])
+    assert told[b"x-ratelimit-remaining-requests"] == b"0"
+    assert len(told) == len(scope["state"]["response_headers"])
+    limiter.end(scope)
+
+
+def test_what_can_never_be_admitted_is_told_no_time_although_it_has_begun(clock):
+    limiter = Limiter(KeyLimits(requests=3), clock)
+    requests = [GenerationRequest("r", [1, 2], SamplingParams())] * 4
+    refusal = pytest.raises(ApiError, match="4 requests, and this key may have 3")
+    with refusal as caught, limiter.admitted(begun(limiter), requests):
+        pass
+    assert caught.value.retry_after is None
+
+
+@given(
+    limit=st.integers(1, 50),
+    events=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30)), max_size=40),
+)
+def test_in_no_span_of_time_is_more_taken_than_it_brings_and_a_debt(limit, events):
+    """A bucket brings its limit a minute, and may be full when a span begins."""
+    bucket, now, taken = Bucket(limit, 0.0), 0.0, []
+    for seconds, amount in events:
+        now += seconds
+        if bucket.wait(0, now) == 0:
+            # Let in without knowing how much it will be, and paid for a while later.
+            now += seconds / 2
+            bucket.take(amount, now)
+            taken.append((now, amount))
+    for first, (begin, _) in enumerate(taken):
+        for last in range(first, len(taken)):
+            most = limit * (1 + (taken[last][0] - begin) / 60)
+            debt = taken[last][1]
+            assert sum(amount for _, amount in taken[first : last + 1]) <= most + debt + 1e-6

@@ -91,7 +91,8 @@ def create_app(
     metrics = Metrics(served_model_name, observation.startup_seconds)
     access = access or Access(KeyRing())
     install_handlers(app)
-    app.add_middleware(Gate, access=access, max_body_bytes=max_body_bytes)
+    limiter = limiter or Limiter(UNLIMITED)
+    app.add_middleware(Gate, access=access, max_body_bytes=max_body_bytes, limiter=limiter)
     _surround(app, cors_origins, metrics, observation)
     service = Service(
         frontend,
@@ -100,11 +101,11 @@ def create_app(
         TokenNames(frontend.tokenizer),
         Generation(frontend, metrics),
         max_body_bytes,
-        limiter or Limiter(UNLIMITED),
+        limiter,
         None if strict_fields else UnknownFields(),
         chat=ChatSetup.of(chat, frontend.tokenizer),
-    )
         responses=responses or ResponseStore(),
+    )
     info = {"version": version(), "options": dict(options or {})}
     app.include_router(
         operation_router(frontend, metrics, served_model_name, info, health_timeout, max_body_bytes)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from phloem.server.http.errors import ApiError
+from phloem.server.http.limits import Limiter
 from phloem.server.http.tenancy import Caller, trusted_caller
-from phloem.server.keys import ADMIN, Key, KeyRing
+from phloem.server.keys import ADMIN, UNLIMITED, Key, KeyRing
 
 METRICS = "/metrics"
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/startup"})
@@ -117,10 +118,14 @@ def _credentials(headers: Headers) -> tuple[bytes | None, list[bytes]]:
 
 
 class Gate:
-    """Middleware that tells who asks, or refuses, before anything of a body is read."""
+    """Middleware that tells who asks, or refuses, before anything of a body is read; and that tells
+    the limiter when a request is over."""
 
-    def __init__(self, app: ASGIApp, access: Access, max_body_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, access: Access, max_body_bytes: int, limiter: Limiter | None = None
+    ) -> None:
         self._app = app
+        self._limiter = limiter or Limiter(UNLIMITED)
         self._access = access
         self._max_body_bytes = max_body_bytes
 
@@ -135,7 +140,10 @@ class Gate:
             caller = self._access.caller(scope["path"], headers)
             scope.setdefault("state", {})["caller"] = caller
             check_length(headers, self._max_body_bytes)
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._limiter.end(scope)
 
 
 def check_length(headers: Headers, limit: int) -> None:

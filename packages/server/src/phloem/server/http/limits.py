@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
@@ -25,6 +25,9 @@ MAX_ACCOUNTS = 10_000
 """Callers that are remembered where there are no keys: anybody may send any number of names."""
 _MINUTE = 60.0
 _CODE = "rate_limit_exceeded"
+_TOLD = b"x-ratelimit-"
+_BEGUN = "begun_account"
+"""In the state of a scope: whose account has counted its HTTP request."""
 _NOT_BEGUN = (400, 429, 503)
 """Statuses of requests that were refused before anything was computed for them."""
 
@@ -33,6 +36,9 @@ class Bucket:
     """Holds a minute's worth of a limit, and fills with time."""
 
     __slots__ = ("_at", "_level", "limit")
+
+    # In any span of so many minutes, no more is taken than 1 + that many times the limit, and the
+    # debt of what came last.
 
     def __init__(self, limit: int, now: float) -> None:
         self.limit = limit
@@ -45,14 +51,13 @@ class Bucket:
         self._at = now
         return self._level
 
-    def take(self, amount: int) -> None:
+    def take(self, amount: int, now: float) -> None:
         """Take it, be it there or not; less than nothing gives it back."""
-        self._level = min(self._level - amount, self.limit)
+        # What came in until now must not come in again on top.
+        self._level = min(self.level(now) - amount, self.limit)
 
     def wait(self, amount: int, now: float) -> float:
-        """Seconds until so much is there; 0: it is; inf: it will never be."""
-        if amount > self.limit:
-            return math.inf
+        """Seconds until so much would be there, had it room for that; 0: it is there."""
         return max(amount - self.level(now), 0.0) * _MINUTE / self.limit
 
 
@@ -71,6 +76,7 @@ class Admission:
     """A request that was let in."""
 
     _tokens: Bucket | None
+    _clock: Callable[[], float]
     spent: int = 0
     """Tokens of its outputs."""
 
@@ -78,7 +84,7 @@ class Admission:
         """Note new tokens of an output."""
         self.spent += tokens
         if self._tokens is not None:
-            self._tokens.take(tokens)
+            self._tokens.take(tokens, self._clock())
 
 
 class Limiter:
@@ -88,6 +94,39 @@ class Limiter:
         self._limits = limits
         self._clock = clock
         self._accounts: OrderedDict[str | None, _Account] = OrderedDict()
+
+    def begin(self, scope: Scope) -> None:
+        """Count the HTTP request of `scope` as a sequence, until `end` is told of it: so that no
+        work is done for who may ask for nothing, and only so much at a time for anybody.
+
+        Raises:
+            ApiError: 429, for too much.
+        """
+        caller = caller_in(scope)
+        limits = self._limits_of(caller)
+        if limits is None:
+            return
+        account = self._account(caller, limits)
+        state = scope.setdefault("state", {})
+        try:
+            self._check(account, 1, {"requests": 1, "tokens": 0})
+            self._take(account, {"requests": 1})
+        finally:
+            self._tell(account, state.get("response_headers"))
+        account.running += 1
+        state[_BEGUN] = account
+
+    def end(self, scope: Scope) -> None:
+        """The HTTP request of `scope`, if it began, is over; if its status says that it was refused
+        before anything was computed, it costs nothing.
+        """
+        state = scope.get("state", {})
+        account = state.pop(_BEGUN, None)
+        if account is None:
+            return
+        account.running -= 1
+        if state.get("status") in _NOT_BEGUN:
+            self._take(account, {"requests": -1})
 
     @contextmanager
     def admitted(self, scope: Scope, requests: Sequence[GenerationRequest]) -> Iterator[Admission]:
@@ -99,8 +138,10 @@ class Limiter:
             ApiError: 429, for too much.
         """
         tokens = sum(len(request.prompt_ids) for request in requests)
-        headers = scope.get("state", {}).get("response_headers")
-        with self.admit(caller_in(scope), len(requests), tokens, headers) as admission:
+        state = scope.get("state", {})
+        headers = state.get("response_headers")
+        begun = 1 if _BEGUN in state else 0
+        with self.admit(caller_in(scope), len(requests), tokens, headers, begun) as admission:
             yield admission
 
     @contextmanager
@@ -110,36 +151,48 @@ class Limiter:
         sequences: int,
         tokens: int,
         headers: list[tuple[bytes, bytes]] | None = None,
+        begun: int = 0,
     ) -> Iterator[Admission]:
         """Within it, so many sequences of `caller` are running; their prompts have `tokens`.
+
+        So many of them as have `begun` are counted and paid for already.
 
         Raises:
             ApiError: 429, for too much; `headers` gets what is left then too.
         """
-        limits = caller.limits.over(self._limits)
-        if (caller.admin and caller.key_id is not None) or limits == UNLIMITED:
-            yield Admission(None)
+        limits = self._limits_of(caller)
+        if limits is None:
+            yield Admission(None, self._clock)
             return
         account = self._account(caller, limits)
-        asked = {"requests": sequences, "tokens": tokens}
+        asked = {"requests": sequences - begun, "tokens": tokens}
         try:
-            self._check(account, asked)
-            for name, bucket in account.buckets.items():
-                bucket.take(asked[name])
+            self._check(account, sequences, asked, begun)
+            self._take(account, asked)
         finally:
-            if headers is not None:
-                headers += self._told(account)
-        admission = Admission(account.buckets.get("tokens"))
-        account.running += sequences
+            self._tell(account, headers)
+        admission = Admission(account.buckets.get("tokens"), self._clock)
+        account.running += sequences - begun
         try:
             yield admission
         except (ApiError, ServiceUnavailable) as error:
             if not admission.spent and getattr(error, "status", 503) in _NOT_BEGUN:
-                for name, bucket in account.buckets.items():
-                    bucket.take(-asked[name])
+                self._take(account, {name: -amount for name, amount in asked.items()})
             raise
         finally:
-            account.running -= sequences
+            account.running -= sequences - begun
+
+    def _limits_of(self, caller: Caller) -> KeyLimits | None:
+        """None: it may ask for any amount."""
+        limits = caller.limits.over(self._limits)
+        free = (caller.admin and caller.key_id is not None) or limits == UNLIMITED
+        return None if free else limits
+
+    def _take(self, account: _Account, amounts: Mapping[str, int]) -> None:
+        now = self._clock()
+        for name, amount in amounts.items():
+            if name in account.buckets:
+                account.buckets[name].take(amount, now)
 
     def _account(self, caller: Caller, limits: KeyLimits) -> _Account:
         account = self._accounts.get(caller.tenant)
@@ -163,21 +216,24 @@ class Limiter:
                 del self._accounts[tenant]
                 return
 
-    def _check(self, account: _Account, asked: dict[str, int]) -> None:
-        sequences, most = asked["requests"], account.concurrent
-        if most is not None and account.running + sequences > most:
+    def _check(
+        self, account: _Account, sequences: int, asked: Mapping[str, int], begun: int = 0
+    ) -> None:
+        running, most = account.running - begun, account.concurrent
+        if most is not None and running + sequences > most:
             raise ApiError(
-                f"{account.running} sequences of this key are running and {sequences} more were "
+                f"{running} sequences of this key are running and {sequences} more were "
                 f"asked for: it may have {most} at a time, so let some end first",
                 429,
                 code=_CODE,
                 retry_after=1 if sequences <= most else None,
             )
+        whole = {**asked, "requests": sequences}
         for name, bucket in account.buckets.items():
             wait = bucket.wait(asked[name], self._clock())
-            if math.isinf(wait):
+            if whole[name] > bucket.limit:
                 raise ApiError(
-                    f"the request has {asked[name]} {name}, and this key may have {bucket.limit} "
+                    f"the request has {whole[name]} {name}, and this key may have {bucket.limit} "
                     "a minute: send less at once",
                     429,
                     code=_CODE,
@@ -185,15 +241,18 @@ class Limiter:
             if wait > 0:
                 raise ApiError(
                     f"this key may have {bucket.limit} {name} a minute, and the request has "
-                    f"{asked[name]}: send it again in {math.ceil(wait)} s",
+                    f"{whole[name]}: send it again in {math.ceil(wait)} s",
                     429,
                     code=_CODE,
                     retry_after=wait,
                 )
 
-    def _told(self, account: _Account) -> list[tuple[bytes, bytes]]:
-        """The headers that OpenAI's clients know."""
-        now, told = self._clock(), []
+    def _tell(self, account: _Account, headers: list[tuple[bytes, bytes]] | None) -> None:
+        """Put what is left in the headers that OpenAI's clients know."""
+        if headers is None:
+            return
+        headers[:] = [each for each in headers if not each[0].startswith(_TOLD)]
+        now = self._clock()
         for name, bucket in account.buckets.items():
             left = bucket.level(now)
             full = (bucket.limit - left) * _MINUTE / bucket.limit
@@ -202,5 +261,4 @@ class Limiter:
                 ("remaining", str(max(math.floor(left), 0))),
                 ("reset", f"{full:.3f}s"),
             ):
-                told.append((f"x-ratelimit-{what}-{name}".encode(), value.encode()))
-        return told
+                headers.append((_TOLD + f"{what}-{name}".encode(), value.encode()))

@@ -53,7 +53,8 @@ class Service:
         ignored: Collection[str] = (),
         most_entries: int = MOST_ENTRIES,
     ) -> T:
-        """The body of a request; see `phloem.server.http.body`.
+        """The body of a request; see `phloem.server.http.body`. From here on it counts among its
+        caller's.
 
         Args:
             request: has it.
@@ -64,6 +65,7 @@ class Service:
             ApiError: it is too large or malformed.
         """
         content = await read_json(request, self.max_body_bytes)
+        self.limiter.begin(request.scope)
         check_sizes(content, max(most_entries, self.frontend.limits.context_len))
         unknown: list[str] | None = None if self.unknown_fields is None else []
         given = checked(content, shape, unsupported, ignored, unknown)

@@ -2,7 +2,8 @@
 
 The outermost layer that is ours, as plain ASGI: Starlette's own would add a task to each response.
 In a request's scope, `state["request_id"]` is its name, and `state["response_headers"]` a list of
-headers that its answer will have whatever it is, for any layer to add to before it begins.
+headers that its answer will have whatever it is, for any layer to add to before it begins. Then
+`state["status"]` is there too.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Surround:
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = scope["state"]["status"] = message["status"]
                 message["headers"] = [*message["headers"], *headers]
             await send(message)
 
