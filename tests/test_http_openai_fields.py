@@ -88,6 +88,17 @@ def test_what_is_refused_is_named(client, options, param):
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize("skip", [True, False])
+def test_offsets_of_an_echo_are_places_in_its_text(server, skip):
+    body = {"prompt": "a<end>b", "echo": True, "logprobs": 0, "max_tokens": 4, "temperature": 0}
+    made = server.post("/v1/completions", **body, skip_special_tokens=skip)
+    (choice,) = made.json()["choices"]
+    told = choice["logprobs"]
+    assert "<end>" in told["tokens"]
+    for token, offset in zip(told["tokens"], told["text_offset"]):
+        assert choice["text"].startswith(token, offset) or offset == len(choice["text"])
+
+
 def test_an_echo_has_the_prompt_and_its_logprobs(client):
     answer = complete(client, echo=True, logprobs=1)
     (choice,) = answer.choices

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from phloem.server.http.body import MOST_FIELDS, check_sizes, checked, read_json
 from phloem.server.http.chat_protocol import UNSUPPORTED_IN_CHAT, ChatRequest
-from phloem.server.http.errors import ApiError
+from phloem.server.http.errors import ApiError, refusing
 from phloem.server.http.protocol import (
     IGNORED,
     UNSUPPORTED_IN_COMPLETIONS,
@@ -161,3 +161,18 @@ def test_fields_with_too_many_entries_are_refused_by_their_length_alone(value):
 def test_so_are_too_many_fields():
     with pytest.raises(ApiError, match=f"{MOST_FIELDS + 1} fields"):
         check_sizes({str(i): 1 for i in range(MOST_FIELDS + 1)}, 10)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "param"),
+    [
+        ("the prompt is empty: give at least one token", "input"),
+        ("request id 'a' is in use: give each request its own", "rid"),
+        ("stop has 33 strings: give at most 32", "stop"),
+        ("something else is wrong", None),
+    ],
+)
+def test_a_refusal_names_the_field_that_its_sentence_is_about(sentence, param):
+    with pytest.raises(ApiError) as caught, refusing(prompt="input"):
+        raise ValueError(sentence)
+    assert caught.value.param == param
