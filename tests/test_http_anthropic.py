@@ -168,7 +168,7 @@ def test_a_budget_bounds_thinking_where_the_model_thinks(client, unthinking):
     asked = {"thinking": {"type": "enabled", "budget_tokens": 2}}
     thought = create(client, extra_body=asked).content[0]
     assert (thought.type, thought.thinking.strip()) == ("thinking", "we")
-    with pytest.raises(anthropic.BadRequestError, match="thinking.budget_tokens"):
+    with pytest.raises(anthropic.BadRequestError, match=r"thinking\.budget_tokens"):
         create(unthinking, extra_body=asked)
 
 
