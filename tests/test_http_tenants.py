@@ -119,11 +119,32 @@ def test_a_key_ends_only_its_own_requests(keyed):
     running.wait()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_nobody_learns_from_a_compilers_cache_what_others_ask_unless_they_share(
+    keyed, sharing, shared
+):
+    server = sharing if shared else keyed
+
+    def compiled(key):
+        before = stats()
+        body = {"prompt": "a", "max_tokens": 1, "regex": "[0-9]{17}"}
+        assert ask(server, "/v1/completions", key, body).status_code == 200
+        return stats()["compiled"] - before["compiled"]
+
+    def stats():
+        info = server.http.get("/server_info", headers={"x-api-key": "boss"}).json()
+        return {"compiled": 0} | info["grammar"]
+
+    first, second, again = compiled("one"), compiled("two"), compiled("two")
+    assert (second, again) == (0 if shared else first, 0)
+
+
 def test_options_of_the_server_are_for_its_operator(keyed):
     mine, bosss = (
         keyed.http.get("/server_info", headers={"x-api-key": key}).json() for key in ("one", "boss")
     )
-    assert "options" not in mine
+    assert not {"options", "state", "grammar"} & set(mine)
+    assert {"state", "grammar"} <= set(bosss)
     assert bosss["options"] == {"model": "/a/path"}
     assert mine["limits"] == bosss["limits"]
 

@@ -237,6 +237,19 @@ def test_equal_constraints_in_flight_are_compiled_once(shared, pipe):
     assert shared.stats.from_memory - before.from_memory == 7
 
 
+def test_owners_do_not_share_what_is_compiled(serve, tmp_path):
+    constraint = script("echo mine")
+    with serve(folder=tmp_path) as service:
+        keys = [service.submit(constraint, who).result(PATIENCE).key for who in ("a", "b", "a", "")]
+        assert (service.stats.compiled, service.stats.from_memory) == (3, 1)
+    assert keys[0] == keys[2]
+    assert len(set(keys)) == 3
+    with serve(folder=tmp_path) as service:
+        for who in ("b", "c"):
+            service.submit(constraint, who).result(PATIENCE)
+        assert (service.stats.compiled, service.stats.from_disk) == (1, 1)
+
+
 def test_other_constraints_are_compiled_while_one_takes_its_time(serve, pipe):
     service = serve(limits={"workers": 2})
     here = pipe("here")

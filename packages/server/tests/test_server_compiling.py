@@ -43,7 +43,7 @@ class FakeService:
         self.closed = False
         self.stats = ServiceStats(1, 2, 3, 4)
 
-    def submit(self, constraint):
+    def submit(self, constraint, owner):
         self.asked.append(constraint)
         future = Future()
         self.futures.append(future)
@@ -53,7 +53,7 @@ class FakeService:
             future.set_result(self.answer)
         return future
 
-    def check(self, constraint, backends):
+    def check(self, constraint, backends, owner):
         (backend,) = backends
         self.backends.append(backend)
         future = Future()
@@ -168,8 +168,8 @@ def test_backends_are_asked_until_one_supports_the_constraint(backend, supportin
 
 def test_nobody_else_is_asked_about_what_is_malformed_or_too_complex():
     class Refusing(FakeService):
-        def check(self, constraint, backends):
-            super().check(constraint, backends)
+        def check(self, constraint, backends, owner):
+            super().check(constraint, backends, owner)
             future = Future()
             future.set_result(SupportReport((BackendSupport(*backends, False, final=True),)))
             return future

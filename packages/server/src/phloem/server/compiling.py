@@ -58,7 +58,9 @@ class ServiceCompiler:
 
     async def compile(self, asked: ConstraintRequest) -> CompiledConstraint:
         """Compile a constraint, as `ConstraintCompiler` says."""
-        made = await self._result(lambda service: service.submit(asked.constraint), asked.field)
+        made = await self._result(
+            lambda service: service.submit(asked.constraint, asked.owner), asked.field
+        )
         return compiled_constraint(made, asked)
 
     async def check(self, asked: ConstraintRequest, backend: str | None) -> dict[str, Any]:
@@ -78,7 +80,7 @@ class ServiceCompiler:
 
     async def _ask(self, name: str, asked: ConstraintRequest) -> SupportReport:
         return await self._result(
-            lambda service: service.check(asked.constraint, [name]), asked.field
+            lambda service: service.check(asked.constraint, [name], asked.owner), asked.field
         )
 
     def stats(self) -> dict[str, int]:

@@ -84,6 +84,8 @@ class ConstraintRequest:
     """The request's field that has it."""
     jump_forward: bool | None = None
     steering: bool | None = None
+    owner: str = ""
+    """Who asked, if what is compiled is kept apart for each."""
 
 
 @dataclass(frozen=True, slots=True)

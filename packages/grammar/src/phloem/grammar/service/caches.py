@@ -18,7 +18,7 @@ class CompiledConstraint:
     """A constraint compiled for one vocabulary, as bytes that another process can load."""
 
     key: str
-    """The constraint's."""
+    """The constraint's, with its owner where it has one."""
     backend: str
     """The name of the backend that compiled it, and reads `data`."""
     data: bytes

@@ -108,21 +108,24 @@ class CompileService:
     ) -> None:
         self.close()
 
-    def submit(self, constraint: Constraint) -> Future[CompiledConstraint]:
-        """Compile a constraint, or find it compiled.
+    def submit(self, constraint: Constraint, owner: str = "") -> Future[CompiledConstraint]:
+        """Compile a constraint, or find it compiled for the same owner: how long it takes tells
+        one owner nothing of the constraints of others. An owner has no null character.
 
         The future can be cancelled at any time; when all that wait for an equal constraint have
         done so, the worker that is at it is killed. It raises what `GrammarBackend.compile` raises,
         `GrammarError` too if two workers died of it, `Overloaded` if too many constraints wait, and
         another `RuntimeError` if no worker can be had, or is left alive, or the service was closed.
         """
-        key = constraint.key
+        key = _key_of(constraint, owner)
         request = Frame({"constraint": asdict(constraint)})
         return self._share(_Job(key, request, partial(self._read_compiled, key)))
 
-    def check(self, constraint: Constraint, backends: Sequence[str]) -> Future[SupportReport]:
-        """`support.check` in a worker; cancelled and bounded as `submit`."""
-        key = "\0".join((constraint.key, *backends))
+    def check(
+        self, constraint: Constraint, backends: Sequence[str], owner: str = ""
+    ) -> Future[SupportReport]:
+        """`support.check` in a worker; shared, cancelled and bounded as `submit`."""
+        key = "\0".join((_key_of(constraint, owner), *backends))
         request = Frame({"constraint": asdict(constraint), "check": list(backends)})
         return self._share(_Job(key, request, _read_report))
 
@@ -300,6 +303,10 @@ class CompileService:
 
     def _read_compiled(self, key: str, reply: Frame) -> CompiledConstraint:
         return CompiledConstraint(key, self._backend, reply.data)
+
+
+def _key_of(constraint: Constraint, owner: str) -> str:
+    return f"{owner}\0{constraint.key}" if owner else constraint.key
 
 
 def _read_report(reply: Frame) -> SupportReport:

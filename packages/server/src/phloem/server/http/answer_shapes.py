@@ -264,10 +264,10 @@ class ServerInfo(msgspec.Struct):
     model: str
     version: str
     limits: dict[str, Any]
-    state: dict[str, Any]
-    grammar: dict[str, Any]
+    state: dict[str, Any] | None = None
+    """This and the next ones are for the admin key only, where there are keys."""
+    grammar: dict[str, Any] | None = None
     options: dict[str, Any] | None = None
-    """For the admin key only."""
 
 
 class Health(msgspec.Struct):

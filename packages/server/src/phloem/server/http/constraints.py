@@ -42,15 +42,17 @@ async def with_constraints(
     metrics: Metrics,
     requests: Sequence[GenerationRequest],
     asked: Sequence[ConstraintRequest | None],
+    owner: str = "",
 ) -> Sequence[GenerationRequest]:
     """The requests with what was asked of each, compiled: equal constraints once, different ones
-    side by side.
+    side by side. What others than `owner` have had compiled is not used.
 
     Cancelling it cancels what is being compiled.
 
     Raises:
         ApiError: one cannot be enforced here, or not compiled within the limits.
     """
+    asked = [None if each is None else replace(each, owner=owner) for each in asked]
     distinct = list(dict.fromkeys(each for each in asked if each is not None))
     if not distinct:
         return [_bound(request, None) for request in requests]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Scope, Send
@@ -12,6 +14,7 @@ from phloem.server.http.errors import ApiError, json_response, refusing
 from phloem.server.http.generation import Answer
 from phloem.server.http.protocol import GrammarCheckRequest
 from phloem.server.http.service import Service
+from phloem.server.http.tenancy import caller_of, owner_of
 
 
 def add_grammar_check(app: FastAPI, service: Service) -> None:
@@ -25,6 +28,7 @@ def add_grammar_check(app: FastAPI, service: Service) -> None:
         asked = asked_constraint(given, frontend.grammar.whitespace)
         if asked is None:
             raise ApiError(f"there is no constraint: give one of {', '.join(NAMES)}")
+        asked = replace(asked, owner=owner_of(caller_of(request)))
 
         async def work(scope: Scope, send: Send) -> None:
             with refusing("backend"):

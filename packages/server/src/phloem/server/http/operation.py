@@ -93,13 +93,17 @@ def _add_reports(
 ) -> None:
     @router.get("/server_info")
     async def server_info(request: Request) -> Response:
-        """Version, limits and what the scheduler is doing; for the admin key the options too."""
+        """Version and limits; where there are keys, the options and what the scheduler and the
+        compiler are doing for the admin key alone.
+        """
         limits = msgspec.structs.asdict(frontend.limits)
+        # Asked in any case: whether it answers is no secret.
         state = await _state(frontend, timeout)
-        grammar = frontend.grammar.stats()
-        shown = {"limits": limits, "state": state, "grammar": grammar, **info}
-        if not caller_of(request).admin:
-            # They have paths and names of the machine.
+        shown: dict[str, Any] = {"limits": limits, **info}
+        if caller_of(request).admin:
+            shown |= {"state": state, "grammar": frontend.grammar.stats()}
+        else:
+            # The options have paths and names of the machine, the rest tells of other callers.
             shown.pop("options", None)
         return json_response(shown)
 

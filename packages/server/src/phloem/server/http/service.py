@@ -22,6 +22,7 @@ from phloem.server.http.metrics import Metrics
 from phloem.server.http.prepare import Prepared
 from phloem.server.http.responses.store import ResponseStore
 from phloem.server.http.sse import EventStream
+from phloem.server.http.tenancy import caller_in, owner_of
 from phloem.server.http.unknown_fields import UnknownFields
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -83,7 +84,11 @@ class Service:
     async def _work(self, prepared: Prepared, scope: Scope, send: Send) -> None:
         with self.limiter.admitted(scope, prepared.requests) as admission:
             constrained = await with_constraints(
-                self.frontend.grammar, self.metrics, prepared.requests, prepared.constraints
+                self.frontend.grammar,
+                self.metrics,
+                prepared.requests,
+                prepared.constraints,
+                owner_of(caller_in(scope)),
             )
             what = (constrained, prepared.form, prepared.prompt, admission.spend)
             if prepared.stream:

@@ -71,6 +71,11 @@ def namespace_of(caller: Caller, cache_salt: str | None) -> Namespace:
     return () if cache_salt is None else (cache_salt,)
 
 
+def owner_of(caller: Caller) -> str:
+    """For whom what is compiled is kept; callers that share their cached prefixes share that."""
+    return "" if not caller.namespace else str(caller.namespace[0])
+
+
 class Asked(Protocol):
     """A request's body, as far as it says for whom it is."""
 
