@@ -12,7 +12,14 @@ from hypothesis.stateful import (
     rule,
 )
 
-from phloem.mem_pool import CacheManager, NoPrefixTree, OwnershipError, PageAllocator, RowTable
+from phloem.mem_pool import (
+    CacheManager,
+    NoPrefixTree,
+    OwnershipError,
+    PageAllocator,
+    Retention,
+    RowTable,
+)
 from phloem.radix_cache import RadixCache
 
 GARBAGE = -1
@@ -24,6 +31,9 @@ PROMPTS = st.builds(
     st.lists(st.integers(0, 1), min_size=1, max_size=6),
 )
 KEEP_FROM = st.none() | st.integers(0, 50)
+RETENTION = st.none() | st.builds(
+    Retention, st.sampled_from([0.01, 3600.0]), st.none() | st.integers(0, 60)
+)
 
 
 def history(namespace, tokens):
@@ -46,7 +56,8 @@ class ManagerMachine(RuleBasedStateMachine):
     )
     def create(self, page_size, tokens, rows, cached):
         self.page = page_size
-        tree = RadixCache(page_size=page_size) if cached else NoPrefixTree(page_size)
+        bound = {"most_retained": tokens // 2, "most_retained_each": tokens // 4}
+        tree = RadixCache(page_size=page_size, **bound) if cached else NoPrefixTree(page_size)
         slots = PageAllocator(tokens, page_size)
         self.cache = CacheManager(tree, RowTable(rows, MAX_LEN), slots)
         self.content = np.full(slots.num_slots, GARBAGE, np.int64)
@@ -60,14 +71,19 @@ class ManagerMachine(RuleBasedStateMachine):
     def has_lease(self):
         return bool(self.cache.open_leases)
 
-    @rule(prompt=PROMPTS, namespace=st.sampled_from(NAMESPACES), keep_from=KEEP_FROM)
-    def open(self, prompt, namespace, keep_from):
-        self.opened(prompt, namespace, keep_from)
+    @rule(
+        prompt=PROMPTS,
+        namespace=st.sampled_from(NAMESPACES),
+        keep_from=KEEP_FROM,
+        retention=RETENTION,
+    )
+    def open(self, prompt, namespace, keep_from, retention):
+        self.opened(prompt, namespace, keep_from, retention)
 
-    def opened(self, prompt, namespace, keep_from=None):
+    def opened(self, prompt, namespace, keep_from=None, retention=None):
         found = self.cache.peek(prompt, namespace, keep_from=keep_from)
         free_rows = self.cache.rows.available
-        lease = self.cache.open(prompt, namespace, keep_from=keep_from)
+        lease = self.cache.open(prompt, namespace, keep_from=keep_from, retention=retention)
         if not free_rows:
             assert lease is None
             return None

@@ -58,11 +58,16 @@ class LeafIndex:
         """Sort a copy in anew after the fields of its node changed, if it is in."""
         if (entry := copy.entry) is not None:
             node = copy.node
-            if entry[0] != self._rank(node) or (
-                node.retained_until and entry[3] is not self._retained
-            ):
+            listed = entry[3] is self._retained
+            if entry[0] != self._rank(node) or listed != (node.retained_until > 0):
                 entry[3].remove(entry)
                 self.add(copy)
+
+    def unretained(self, copy: Copy) -> None:
+        """The retention of a copy's node has ended before its time."""
+        # It may be retained anew, and for less long.
+        self._expiring.discard(copy)
+        self.refresh(copy)
 
     def first(self) -> Copy | None:
         """The leaf that goes first, of those that `expire` left where they are."""

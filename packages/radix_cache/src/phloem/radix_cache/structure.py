@@ -6,6 +6,7 @@ handles or receipts, and decides nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from .ledger import Ledger
 from .node import Copy, Node, Root
 from .observer import Observer
 from .policy import EvictionPolicy
+from .retentions import Retentions
 from .tier import Tier
 from .values import ValueAdapter
 
@@ -41,6 +43,7 @@ class Structure:
         self.host = None if host_values is None else Ledger(Tier.HOST, policy, host_values)
         self.ledgers = (self.device,) if self.host is None else (self.device, self.host)
         self._next_age = 0
+        self._retentions: Retentions | None = None
 
     def observe(self, observer: Observer) -> None:
         """Tell one more of every change."""
@@ -83,13 +86,32 @@ class Structure:
             node = child
         return node
 
-    def favour(self, node: Node, priority: int, retained_until: float) -> None:
-        """Raise the priority of a node and all above it, and prolong their retention."""
+    def favour(self, node: Node, priority: int, now: float, retain_for: float) -> None:
+        """Raise the priority of a node and all above it, and prolong their retention; 0.0: not."""
+        last, retentions = node, self._retentions
+        longest = math.inf if retentions is None else retentions.longest
+        until = now + retain_for if retain_for else 0.0
         while node.parent is not None:
             node.priority = max(node.priority, priority)
-            node.retained_until = max(node.retained_until, retained_until)
+            if node.end <= longest:
+                node.retained_until = max(node.retained_until, until)
             self._refresh(node)
             node = node.parent
+        if retentions is not None and retain_for:
+            assert isinstance(node, Root), f"{last} hangs from no root"
+            retentions.mark(last, node, now)
+
+    def bound_retention(self, most: int, most_each: int) -> None:
+        """Retain at most so many tokens from here on, and of each namespace."""
+        self._retentions = Retentions(most, most_each, self.unretain)
+        self.observe(self._retentions)
+
+    def unretain(self, node: Node) -> None:
+        """End the retention of a node."""
+        node.retained_until = 0.0
+        for ledger in self.ledgers:
+            if (copy := ledger.of(node)) is not None:
+                ledger.leaves.unretained(copy)
 
     def split(self, parent: Node, lower: Node, at: int) -> Node:
         """Give the first `at` bytes of `lower` to a new node between it and `parent`; returns it.

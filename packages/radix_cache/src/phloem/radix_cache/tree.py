@@ -62,6 +62,9 @@ class RadixCache:
             first use, each match one more.
         events: record events for `take_events` about blocks of so many tokens; see `EventOptions`
             in `phloem.radix_cache.events`.
+        most_retained: tokens that may be retained at a time; beyond them the oldest marks count as
+            none. None: any number.
+        most_retained_each: the same for each namespace; None: as `most_retained`.
         ghosts: how many evicted runs of tokens to remember for `explain`; 0 for none.
     """
 
@@ -76,6 +79,8 @@ class RadixCache:
         host_values: str | ValueAdapter | None = None,
         write_through: int = 1,
         events: int | EventOptions | None = None,
+        most_retained: int | None = None,
+        most_retained_each: int | None = None,
         ghosts: int = 1024,
     ) -> None:
         if not isinstance(page_size, int) or page_size < 1:
@@ -98,6 +103,9 @@ class RadixCache:
         self._device = tree.device
         self._host = None if tree.host is None else HostTier(self, tree, tree.host, write_through)
         self._counted = Counters()
+        if most_retained is not None:
+            each = most_retained if most_retained_each is None else most_retained_each
+            tree.bound_retention(most_retained, each)
 
     @property
     def page_size(self) -> int:
@@ -185,7 +193,7 @@ class RadixCache:
             edge = key.data[known * TOKEN_BYTES : tokens * TOKEN_BYTES]
             node = tree.grow(node, edge, ledger, adopted, now, priority)
         if priority or retained:
-            tree.favour(node, priority, now + retained if retained else 0.0)
+            tree.favour(node, priority, now, retained)
         if self._host is not None:
             self._host.used(node)
         kept = sum(map(len, declined))

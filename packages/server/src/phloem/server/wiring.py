@@ -256,6 +256,8 @@ def _manager(
         policy="priority" if args.uses_priorities else "lru",
         host_tier=tiered,
         host_values="numpy" if tiered else None,
+        most_retained=slots.capacity // 2,
+        most_retained_each=slots.capacity // 4,
     )
     tiers = make_tiers(args, tree, slots.capacity, memory) if tiered else None
     return CacheManager(tree, rows, slots, tiers=tiers, idle_ttl=args.cache_idle_ttl)
