@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from phloem.server.http.answers import ANSWERS
+from phloem.server.http.limits import Limiter
+from phloem.server.keys import KeyLimits
 
 EXAMPLES = 8
 """Requests to each endpoint, of those that the description allows and of those that it does not."""
@@ -71,6 +73,19 @@ def test_streams_and_errors_have_their_types(described):
     answers = described["paths"]["/v1/chat/completions"]["post"]["responses"]
     assert answers["503"]["content"]["application/json"]["schema"]["$ref"].endswith("OpenAIError")
     assert "Retry-After" in answers["429"]["headers"]
+
+
+def test_all_that_a_keys_limits_refuse_says_so(serve, write_script, fuzz, described):
+    limiter = Limiter(KeyLimits(requests=1))
+    limited = serve(write_script([], context_length=256), {"limiter": limiter})
+    statuses = {}
+    for path, body in fuzz.BODIES.items():
+        # Of two requests the second is one too many, where they are counted.
+        statuses[path] = [limited.post(path, **body).status_code for _ in range(2)][-1]
+        limited.post("/continue_generation")
+    refused = {path for path, status in statuses.items() if status == 429}
+    paths = described["paths"]
+    assert refused == {path for path in statuses if "429" in paths[path]["post"]["responses"]}
 
 
 def known_id(server, path):

@@ -158,9 +158,9 @@ def test_other_errors_have_their_classes(serve, write_script):
         client("wrong").models.list()
     assert caught.value.code == "invalid_api_key"
     for ask in (
-        lambda: client("right").chat.completions.create(model="other", messages=HELLO),
-        lambda: client("right").models.retrieve("other"),
-        lambda: client("right").embeddings.create(model="other", input="a"),
+        lambda: client("boss").chat.completions.create(model="other", messages=HELLO),
+        lambda: client("boss").models.retrieve("other"),
+        lambda: client("boss").embeddings.create(model="other", input="a"),
     ):
         with pytest.raises(openai.NotFoundError) as caught:
             ask()

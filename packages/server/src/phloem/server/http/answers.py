@@ -46,7 +46,9 @@ class Answers:
     """Whether it wants no key."""
 
 
-_MAKES = (404, 429, 499, 503)
+_COUNTS = (404, 429)
+"""Of what is no generation, but work that a key's limits count."""
+_MAKES = (*_COUNTS, 499, 503)
 
 
 def _makes(shape: Any, *, streams: bool = False) -> Answers:
@@ -71,19 +73,19 @@ ANSWERS: Mapping[tuple[str, str], Answers] = {
     ("post", "/v1/completions"): _makes(shapes.Completion, streams=True),
     ("post", "/generate"): _makes(shapes.Generated | list[shapes.Generated], streams=True),
     ("post", "/v1/responses"): _makes(shapes.ResponseAnswer, streams=True),
-    ("post", "/v1/responses/input_tokens"): Answers(shapes.InputTokens, (404,)),
+    ("post", "/v1/responses/input_tokens"): Answers(shapes.InputTokens, _COUNTS),
     ("get", "/v1/responses/{id}"): Answers(shapes.ResponseAnswer, (404,)),
     ("delete", "/v1/responses/{id}"): Answers(shapes.DeletedResponse, (404,)),
     ("post", "/v1/responses/{id}/cancel"): Answers(shapes.ResponseAnswer, (404,)),
     ("get", "/v1/responses/{id}/input_items"): Answers(shapes.InputItems, (404,)),
     ("post", "/v1/messages"): _makes(shapes.MessageAnswer, streams=True),
-    ("post", "/v1/messages/count_tokens"): Answers(shapes.CountedTokens, (404,)),
+    ("post", "/v1/messages/count_tokens"): Answers(shapes.CountedTokens, _COUNTS),
     ("post", "/v1/embeddings"): _makes(shapes.EmbeddingList),
     ("post", "/encode"): _makes(shapes.Encoded | list[shapes.Encoded]),
-    ("post", "/v1/grammar/check"): Answers(shapes.CheckedGrammar, (503,)),
-    ("post", "/tokenize"): Answers(shapes.Tokenized, (404,)),
-    ("post", "/v1/tokenize"): Answers(shapes.Tokenized, (404,)),
-    ("post", "/detokenize"): Answers(shapes.Detokenized, (404,)),
-    ("post", "/v1/detokenize"): Answers(shapes.Detokenized, (404,)),
+    ("post", "/v1/grammar/check"): Answers(shapes.CheckedGrammar, (429, 503)),
+    ("post", "/tokenize"): Answers(shapes.Tokenized, _COUNTS),
+    ("post", "/v1/tokenize"): Answers(shapes.Tokenized, _COUNTS),
+    ("post", "/detokenize"): Answers(shapes.Detokenized, _COUNTS),
+    ("post", "/v1/detokenize"): Answers(shapes.Detokenized, _COUNTS),
 }
 """By method and path."""
