@@ -126,6 +126,7 @@ class LoopFrontend:
         from phloem.server.config import ServerArgs
         from phloem.server.driver import LoopDriver
         from phloem.server.messages import Limits
+        from phloem.server.running import Running
         from phloem.server.wiring import build
 
         self.parts = build(ServerArgs(**options))
@@ -142,15 +143,14 @@ class LoopFrontend:
             capacity=scheduler.manager.capacity,
             embedding_size=self.parts.embedding_size,
         )
-        self.running = {}
+        self.running = Running()
 
     def start(self, request):
         from phloem.server.frontend import ServiceUnavailable
 
         if self.driver is None:
             raise ServiceUnavailable("the engine has ended")
-        if request.rid in self.running:
-            raise ValueError(f"request id {request.rid!r} is in use: give each request its own")
+        name = self.running.check_free(request)
         loop, news = asyncio.get_running_loop(), asyncio.Queue()
 
         def tell(output):
@@ -162,7 +162,7 @@ class LoopFrontend:
 
         def add(scheduler):
             scheduler.add(
-                request.rid,
+                name,
                 request.prompt_ids,
                 request.params,
                 request.namespace,
@@ -175,18 +175,15 @@ class LoopFrontend:
                 explain_cache=request.explain_cache,
                 **guidance,
             )
-            self.driver.listen(request.rid, tell)
+            self.driver.listen(name, tell)
 
         self.driver.call(add)
-        self.running[request.rid] = stream = LoopStream(self, request, news)
+        stream = LoopStream(self, request, name, news)
+        self.running.add(request, stream)
         return stream
 
-    def abort(self, rid, tenant=None):
-        rids = [
-            r
-            for r, stream in self.running.items()
-            if rid in (None, r) and tenant in (None, stream.request.tenant)
-        ]
+    def abort(self, rid, *tenant):
+        rids = list(self.running.named(rid, *tenant))
         self.driver.abort(rids)
         return len(rids)
 
@@ -240,11 +237,11 @@ class LoopFrontend:
 class LoopStream:
     """The news of one request; implements `NewsStream`."""
 
-    def __init__(self, frontend, request, news):
+    def __init__(self, frontend, request, name, news):
         from phloem.server.messages import TextOptions
         from phloem.server.output_text import OutputText
 
-        self._frontend, self._rid, self._news = frontend, request.rid, news
+        self._frontend, self._rid, self._news = frontend, name, news
         self.request = request
         self._text = OutputText(
             frontend.tokenizer,
@@ -264,21 +261,23 @@ class LoopStream:
         from phloem.server.frontend import ServiceUnavailable
         from phloem.server.news import text_news, token_news
 
-        if self._rid not in self._frontend.running:
+        if self._frontend.running.get(self._rid) is None:
             raise StopAsyncIteration
         output = await self._news.get()
         if isinstance(output, EngineDead) or self._frontend.driver is None:
             raise ServiceUnavailable("the engine has ended")
         if output.finish_reason is not None:
-            del self._frontend.running[self._rid]
+            self._frontend.running.pop(self._rid)
         options, self._options = self._options, None
-        return text_news(token_news(output, options), self._text)
+        told = text_news(token_news(output, options), self._text)
+        told.rid = self.request.rid
+        return told
 
     def ready(self):
         return None
 
     def close(self):
-        if self._frontend.running.pop(self._rid, None) and self._frontend.driver is not None:
+        if self._frontend.running.pop(self._rid) and self._frontend.driver is not None:
             self._frontend.driver.abort([self._rid])
 
 

@@ -84,7 +84,8 @@ def test_a_tenant_beside_a_key_is_a_400_that_names_it(keyed):
 class Running:
     """A request of key one that goes on until somebody ends it."""
 
-    def __init__(self, server):
+    def __init__(self, server, headers=None):
+        self._headers = headers or {"x-api-key": "one"}
         self._begun = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(server,))
         self._thread.start()
@@ -93,8 +94,8 @@ class Running:
     def _run(self, server):
         body = {"text": "abc", "rid": "mine", "stream": True}
         body["sampling_params"] = {"max_new_tokens": ENDLESS, "ignore_eos": True}
-        headers = {"x-api-key": "one"}
-        with server.http.stream("POST", "/generate", json=body, headers=headers) as answer:
+        asked = {"json": body, "headers": self._headers}
+        with server.http.stream("POST", "/generate", **asked) as answer:
             for line in answer.iter_lines():
                 if line:
                     self._begun.set()
@@ -102,6 +103,26 @@ class Running:
     def wait(self):
         self._thread.join(30)
         assert not self._thread.is_alive()
+
+
+def test_an_id_is_free_for_a_key_while_another_has_it(keyed):
+    running = Running(keyed)
+    body = {"text": "abc", "rid": "mine", "sampling_params": {"max_new_tokens": 1}}
+    theirs, again = ask(keyed, "/generate", "two", body), ask(keyed, "/generate", "one", body)
+    assert ask(keyed, "/abort_request", "one", {"rid": "mine"}).json() == {"aborted": 1}
+    running.wait()
+    assert (theirs.status_code, theirs.json()["meta_info"]["id"]) == (200, "mine")
+    assert again.status_code == 400
+
+
+def test_where_only_the_operator_has_a_key_nobody_without_a_name_ends_what_others_ask(
+    serve, script
+):
+    server = serve(script, {"access": Access(make_ring((), None, "boss"))})
+    running = Running(server, {"authorization": "Bearer somebody"})
+    assert server.post("/abort_request", rid="mine").json() == {"aborted": 0}
+    assert ask(server, "/abort_request", "boss", {"rid": "mine"}).json() == {"aborted": 1}
+    running.wait()
 
 
 def test_a_key_ends_only_its_own_requests(keyed):

@@ -23,6 +23,7 @@ from phloem.server.messages import (
     TextNews,
     Thinking,
 )
+from phloem.server.running import engine_name
 from phloem.server.tokenizer_manager import TokenizerManager
 
 
@@ -148,7 +149,8 @@ def test_a_tenant_ends_its_own_requests_only(manager, sent):
     assert sent == []
     assert manager.abort("a", "one") == manager.abort(None, "two") == 1
     assert manager.abort(None) == 3
-    assert sent == [Abort(["a"]), Abort(["b"]), Abort(["a", "b", "c"])]
+    a, b = engine_name("a", "one"), engine_name("b", "two")
+    assert sent == [Abort([a]), Abort([b]), Abort([a, b, "c"])]
 
 
 def test_news_of_a_closed_stream_are_dropped_and_its_id_is_free_after_the_last(manager, sent):
@@ -257,3 +259,25 @@ def test_what_a_drain_does_not_wait_for_is_aborted_and_fails_with_the_reason(man
 
     asyncio.run(run())
     assert sent[1:] == [Abort(["r"])]
+
+
+def test_tenants_have_ids_of_their_own_and_end_only_their_own(manager, sent):
+    requests = [replace(asked(), tenant=tenant) for tenant in (None, "one", "two")]
+    streams = [manager.start(request) for request in requests]
+    with pytest.raises(ValueError, match="request id 'r' is in use"):
+        manager.start(requests[1])
+    names = [message.rid for message in sent]
+    assert len(set(names)) == 3
+    manager.take(news("x", rid=names[1]))
+    assert (streams[1].ready().rid, streams[0].ready(), streams[2].ready()) == ("r", None, None)
+    assert manager.abort("r", "one") == 1
+    assert manager.abort(None, "two") == 1
+    assert manager.abort("r", None) == manager.abort(None, None) == 1
+    assert manager.abort("r", "three") == manager.abort("s") == 0
+    aborted = [message.rids for message in sent if isinstance(message, Abort)]
+    assert aborted == [[names[1]], [names[2]], [names[0]], [names[0]]]
+    assert manager.abort("r") == manager.abort(None) == 3
+    for name in names:
+        manager.take(news("", "stop", rid=name))
+    assert manager.running == manager.abort("r") == 0
+    manager.start(requests[1])

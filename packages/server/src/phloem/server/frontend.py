@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 from phloem.grammar.constraint import Whitespace
@@ -17,6 +18,15 @@ from phloem.server.constraints import ConstraintRequest
 from phloem.server.messages import CompiledConstraint, Limits, TextNews, Thinking
 from phloem.server.tokenizer import Tokenizer
 
+
+class Everybody(Enum):
+    """The type of `EVERYBODY`."""
+
+    EVERYBODY = "everybody"
+
+
+EVERYBODY = Everybody.EVERYBODY
+"""All tenants, which who has no name (None) is not."""
 SHUTTING_DOWN = "the server is shutting down"
 
 
@@ -147,8 +157,10 @@ class Frontend(Protocol):
         """
         ...
 
-    def abort(self, rid: str | None, tenant: str | None = None) -> int:
-        """End one request, or all (None), of one tenant, or of all (None); how many there were."""
+    def abort(self, rid: str | None, tenant: str | Everybody | None = EVERYBODY) -> int:
+        """End the requests of an id, or all (None), of a tenant (None: of who has no name) or of
+        everybody; how many there were.
+        """
         ...
 
     async def ping(self, timeout: float) -> None:

@@ -112,14 +112,14 @@ class GuardedServer(uvicorn.Server):
             )
 
         for each in sockets or ():
+            backlog = self.config.backlog
             if self._tls is None:
-                server = await loop.create_server(
-                    connection, sock=each, backlog=self.config.backlog
+                self.servers.append(
+                    await loop.create_server(connection, sock=each, backlog=backlog)
                 )
             else:
-                each.listen(self.config.backlog)
-                server = TlsListener(each, self._tls, self.connections, connection)
-            self.servers.append(server)
+                each.listen(backlog)
+                self.servers.append(TlsListener(each, self._tls, self.connections, connection))
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:

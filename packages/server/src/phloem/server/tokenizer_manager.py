@@ -23,8 +23,10 @@ from phloem.scheduler import (
     checked_seconds,
 )
 from phloem.server.frontend import (
+    EVERYBODY,
     SHUTTING_DOWN,
     ConstraintCompiler,
+    Everybody,
     GenerationRequest,
     ServiceUnavailable,
 )
@@ -45,6 +47,7 @@ from phloem.server.messages import (
     TextNews,
     ToScheduler,
 )
+from phloem.server.running import Running, engine_name
 from phloem.server.tokenizer import Tokenizer
 
 Failure = Callable[[], ServiceUnavailable]
@@ -100,6 +103,7 @@ class RequestStream:
 
     def put(self, news: TextNews) -> None:
         """More news; from the manager."""
+        news.rid = self.flight.request.rid
         self.flight.take(news)
         if not self._over:
             self._news.append(news)
@@ -140,7 +144,7 @@ class TokenizerManager:
         self.limits = limits
         self.grammar = grammar
         self._scheduler = scheduler
-        self._streams: dict[str, RequestStream] = {}
+        self._streams: Running[RequestStream] = Running()
         """Until the last news, of closed ones too: till then their ids are in use."""
         self._keys: dict[str, str] = {}
         """Of the constraints that running requests name."""
@@ -159,9 +163,8 @@ class TokenizerManager:
         self._check_alive()
         if self.draining:
             raise ServiceUnavailable(SHUTTING_DOWN, self.retry_after)
-        rid, params = request.rid, request.params
-        if rid in self._streams:
-            raise ValueError(f"request id {rid!r} is in use: give each request its own")
+        params = request.params
+        name = self._streams.check_free(request)
         prompt = checked_prompt(request.prompt_ids, self.limits.vocab_size)
         params.check_vocabulary(self.limits.vocab_size)
         checked_new_tokens(
@@ -181,7 +184,7 @@ class TokenizerManager:
         # Behind all checks: from here on the request is one that runs.
         use = self._use(request)
         message = Generate(
-            rid,
+            name,
             prompt.tolist(),
             given_params(params),
             list(request.namespace),
@@ -200,18 +203,14 @@ class TokenizerManager:
         )
         self._scheduler.send(message)
         flight = Flight(request, texts=[] if self._keep_texts else None)
-        stream = self._streams[rid] = RequestStream(partial(self._send_abort, [rid]), flight)
+        stream = RequestStream(partial(self._send_abort, [name]), flight)
+        self._streams.add(request, stream)
         return stream
 
-    def abort(self, rid: str | None, tenant: str | None = None) -> int:
+    def abort(self, rid: str | None, tenant: str | Everybody | None = EVERYBODY) -> int:
         """End one request or all, as `Frontend` says; how many were running."""
-        named = list(self._streams) if rid is None else [rid] if rid in self._streams else []
-        streams = {r: self._streams[r] for r in named}
-        running = [
-            r
-            for r, stream in streams.items()
-            if not stream.closed and tenant in (None, stream.flight.request.tenant)
-        ]
+        named = self._streams.named(rid, tenant)
+        running = [name for name, stream in named.items() if not stream.closed]
         if running:
             self._send_abort(running)
         return len(running)
@@ -282,7 +281,7 @@ class TokenizerManager:
                 rid = news.rid
                 if news.finish is not None and news.finish.status_code == 500:
                     self._tell_failure(news.finish.message or "a request failed", dead=False)
-                stream = streams.get(rid) if news.finish is None else streams.pop(rid, None)
+                stream = streams.get(rid) if news.finish is None else streams.pop(rid)
                 if news.finish is not None:
                     self._release(rid)
                 if stream is not None:  # none: the engine has ended, one process after the other
@@ -304,8 +303,7 @@ class TokenizerManager:
         """The engine has ended: so does all that runs, with `ServiceUnavailable`."""
         failure = partial(ServiceUnavailable, message, retry_after)
         self._failure = self._failure or failure
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
+        for stream in self._streams.clear():
             stream.fail(failure)
         self._note_idle()
         replies, self._replies = self._replies, {}
@@ -314,7 +312,7 @@ class TokenizerManager:
                 waiting.set_exception(failure())
 
     def _tell_failure(self, reason: str, dead: bool) -> None:
-        self._report(reason, [stream.flight for stream in self._streams.values()], dead)
+        self._report(reason, [stream.flight for stream in self._streams], dead)
 
     def _use(self, request: GenerationRequest) -> ConstraintUse | None:
         """How a request names its constraint, which is sent with the first that names it."""
@@ -326,7 +324,7 @@ class TokenizerManager:
         if not self._users[load.key]:
             self._scheduler.send(load)
         self._users[load.key] += 1
-        self._keys[request.rid] = load.key
+        self._keys[engine_name(request.rid, request.tenant)] = load.key
         return use
 
     def _release(self, rid: str) -> None:

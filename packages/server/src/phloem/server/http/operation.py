@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from phloem.scheduler import checked_seconds
-from phloem.server.frontend import Frontend, ServiceUnavailable
+from phloem.server.frontend import EVERYBODY, Frontend, ServiceUnavailable
 from phloem.server.http.auth import admin_wanted
 from phloem.server.http.body import checked, read_json
 from phloem.server.http.describe import body_of
@@ -132,7 +132,7 @@ def _add_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> 
         caller = caller_of(request)
         if given.abort_all and not caller.admin:
             raise admin_wanted("abort_all")
-        tenant = None if caller.admin else caller.tenant
+        tenant = EVERYBODY if caller.admin else caller.tenant
         aborted = [frontend.abort(rid, tenant) for rid in _rids(given.rid)]
         return json_response({"aborted": sum(aborted)})
 
