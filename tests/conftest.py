@@ -276,7 +276,7 @@ class LoopStream:
     def ready(self):
         return None
 
-    def close(self):
+    def close(self, told=None):
         if self._frontend.running.pop(self._rid) and self._frontend.driver is not None:
             self._frontend.driver.abort([self._rid])
 

@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
-from phloem.server.http.auth import OPEN_PATHS, Access
+from phloem.server.http.auth import Access
 from phloem.server.http.limits import Limiter
 from phloem.server.keys import KeyLimits, make_ring
+from phloem.server.probe_paths import OPEN_PATHS
 
 PROMPT = "The same long prompt, which several callers send one after the other. "
 ENDLESS = 90_000

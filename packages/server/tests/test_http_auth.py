@@ -14,6 +14,7 @@ from phloem.server.http.cors import Cors
 from phloem.server.http.error_answers import install_handlers
 from phloem.server.http.errors import ApiError
 from phloem.server.http.metrics import Metrics
+from phloem.server.http.request_id import checked_rids
 from phloem.server.http.surround import Surround
 from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
 from phloem.server.keys import make_ring
@@ -243,3 +244,20 @@ def test_any_origin_is_allowed_by_a_star_and_none_by_default():
     assert star.headers["access-control-allow-origin"] == "*"
     assert "access-control-allow-credentials" not in star.headers
     assert "access-control-allow-origin" not in ask(app_with(), "/health", origin=PAGE).headers
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["a"], "1 ids were given for 2"),
+        (["a", "a"], "the same id twice"),
+        (["a", ""], "0 characters"),
+        (["a", "x" * 257], "257 characters"),
+        (["a", "x\0"], "printable"),
+    ],
+)
+def test_ids_that_cannot_stand_for_sequences_are_refused(given, says):
+    with pytest.raises(ApiError, match=says) as caught:
+        checked_rids(given, 2, "sequences")
+    assert caught.value.param == "rid"
+    assert checked_rids(["a", "x" * 256], 2, "sequences") == ["a", "x" * 256]

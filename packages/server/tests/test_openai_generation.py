@@ -48,7 +48,7 @@ class Script:
         finish = None if self.steps else Finish("stop")
         return TextNews(self.rid, str(text), [1], finish, 1, 1, 0)
 
-    def close(self):
+    def close(self, told=None):
         self.closed = True
 
 

@@ -144,6 +144,18 @@ def test_a_client_that_leaves_has_its_prompt_counted_once_it_was_computed():
     assert found["prompt_tokens_total", "computed"] == 10
 
 
+def test_a_prompt_that_was_given_up_before_its_first_token_counts_when_the_scheduler_tells():
+    metrics = Metrics("m")
+    for timings in (LASTING, {}):
+        meter = metrics.meter()
+        meter.end("abort")
+        meter.late(news(finish="abort", cached=4, timings=timings))
+    found = samples(metrics)
+    assert found["prompt_tokens_total", "computed"] == 6
+    assert found["prompt_tokens_total", "device"] == 4
+    assert found["e2e_request_latency_seconds_count",] == 2
+
+
 def test_what_was_refused_counts_no_prompt():
     metrics = Metrics("m")
     metrics.meter().take(news(finish="refused"))

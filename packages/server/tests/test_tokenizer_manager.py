@@ -281,3 +281,13 @@ def test_tenants_have_ids_of_their_own_and_end_only_their_own(manager, sent):
         manager.take(news("", "stop", rid=name))
     assert manager.running == manager.abort("r") == 0
     manager.start(requests[1])
+
+
+def test_who_closes_a_stream_is_told_of_its_last_news(manager):
+    told = []
+    stream = manager.start(asked())
+    stream.close(told.append)
+    manager.take(news("x"))
+    assert told == []
+    manager.take(news("y", "abort"))
+    assert [each.finish.type for each in told] == ["abort"]

@@ -6,7 +6,7 @@ processes; tests may put anything else in its place. Everything here is asyncio,
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -130,8 +130,11 @@ class NewsStream(Protocol):
         """The next news, if they are here already."""
         ...
 
-    def close(self) -> None:
-        """End the request unless it has ended; it is aborted and its memory freed. Idempotent."""
+    def close(self, told: Callable[[TextNews], object] | None = None) -> None:
+        """End the request unless it has ended; it is aborted and its memory freed. Idempotent.
+
+        `told` hears of its last news then, when they come.
+        """
         ...
 
 

@@ -66,6 +66,8 @@ class RequestStream:
         self._failure: Failure | None = None
         self._over = False
         """Nothing more is read: the last news was, or the stream is closed."""
+        self._told: Callable[[TextNews], object] | None = None
+        """Hears of the last news of one that is closed."""
 
     @property
     def closed(self) -> bool:
@@ -93,10 +95,10 @@ class RequestStream:
         """The next news, if they are here already."""
         return self._next() if self._news else None
 
-    def close(self) -> None:
-        """End the request unless it has ended. Idempotent."""
+    def close(self, told: Callable[[TextNews], object] | None = None) -> None:
+        """End the request unless it has ended, as `NewsStream` says."""
         if not self._over:
-            self._over = True
+            self._over, self._told = True, told
             self._news.clear()
             self._abort()
             self._wake()
@@ -108,6 +110,8 @@ class RequestStream:
         if not self._over:
             self._news.append(news)
             self._wake()
+        elif news.finish is not None and self._told is not None:
+            self._told(news)
 
     def fail(self, failure: Failure) -> None:
         """There will be no more; from the manager."""

@@ -16,10 +16,8 @@ from phloem.server.http.errors import ApiError
 from phloem.server.http.limits import Limiter
 from phloem.server.http.tenancy import Caller, trusted_caller
 from phloem.server.keys import ADMIN, UNLIMITED, Key, KeyRing
+from phloem.server.probe_paths import METRICS, OPEN_PATHS
 
-METRICS = "/metrics"
-OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/startup"})
-"""For load balancers, which have no key; they tell nothing but that the server is there."""
 ADMIN_PATHS = frozenset(
     {"/flush_cache", "/pause_generation", "/continue_generation", "/update_weight_version"}
 )

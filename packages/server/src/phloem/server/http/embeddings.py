@@ -29,6 +29,7 @@ from phloem.server.http.generation import Answer, send_json
 from phloem.server.http.operation import check_model
 from phloem.server.http.prepare import apart, sequence_id, text_size
 from phloem.server.http.protocol import IGNORED, NEVER, OFF
+from phloem.server.http.request_id import checked_rids
 from phloem.server.http.service import Service
 from phloem.server.http.tenancy import caller_of, namespace_of, tell_tenant
 from phloem.server.jobs import POOLED
@@ -293,7 +294,4 @@ def _named(id: str, count: int) -> list[str]:
 def _given_rids(rid: str | Sequence[str] | None, count: int) -> list[str]:
     if rid is None:
         return _named(uuid.uuid4().hex, count)
-    rids = [rid] if isinstance(rid, str) else list(rid)
-    if len(rids) != count:
-        raise ApiError(f"{len(rids)} ids were given for {count} texts", param="rid")
-    return rids
+    return checked_rids(rid, count, "texts")

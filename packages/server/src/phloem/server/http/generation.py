@@ -211,7 +211,7 @@ class _Sequence:
         return news
 
     def close(self) -> None:
-        self._stream.close()
+        self._stream.close(self._meter.late)
         self._meter.end("abort")
         self._trace.end("abort")
 

@@ -221,6 +221,16 @@ class Meter:
         except Exception:
             logger.exception("a metric failed")
 
+    def late(self, news: TextNews) -> None:
+        """Note the last news of a sequence that has ended for its client: what was computed of its
+        prompt counts, whoever waits for it.
+        """
+        try:
+            if not self._counted and "queue" in (news.timings or {}):
+                self._take_prompt(news)
+        except Exception:
+            logger.exception("a metric failed")
+
     def end(self, reason: str) -> None:
         """Note that the sequence ended without news of it; nothing, if there were any."""
         record = self._record
@@ -229,6 +239,7 @@ class Meter:
         record.reason = reason
         record.ended = perf_counter()
         try:
+            self._metrics.e2e.observe(record.ended - record.started)
             self._metrics.count_end(record)
         except Exception:
             logger.exception("a metric failed")
@@ -265,6 +276,4 @@ class Meter:
         record.retractions = news.retractions
         if not self._counted and "queue" in record.timings:
             self._take_prompt(news)
-        if record.reason is None:
-            self._metrics.e2e.observe(perf_counter() - record.started)
         self.end(reason)

@@ -28,6 +28,7 @@ from phloem.server.http.protocol import (
     UNSUPPORTED_IN_GENERATE,
     GenerateRequest,
 )
+from phloem.server.http.request_id import checked_rids
 from phloem.server.http.service import Service
 from phloem.server.http.sse import DONE, event, failure_event
 from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
@@ -163,10 +164,4 @@ def _make_jobs(
 def _rids(request: GenerateRequest, jobs: Sequence[Job]) -> list[str]:
     if request.rid is None:
         return [job.rid for job in jobs]
-    rids = [request.rid] if isinstance(request.rid, str) else request.rid
-    if len(rids) != len(jobs):
-        raise ApiError(f"{len(rids)} ids were given for {len(jobs)} sequences", param="rid")
-    if not all(rids) or len(set(rids)) < len(rids):
-        what = "the same id twice" if all(rids) else "an empty id"
-        raise ApiError(f"rid has {what}: give each sequence its own, or leave it out", param="rid")
-    return rids
+    return checked_rids(request.rid, len(jobs), "sequences")

@@ -6,13 +6,14 @@ import logging
 from typing import Any
 
 from phloem.server.observability.watch import RequestWatch, SequenceRecord
+from phloem.server.probe_paths import METRICS, OPEN_PATHS
 
 logger = logging.getLogger("phloem.access")
 
 LEVELS = ("off", "meta", "text")
 """Nothing; no texts; also the beginnings of what was asked and answered."""
 
-_PROBES = frozenset({"/health", "/ping", "/ready", "/startup", "/health_generate", "/metrics"})
+_PROBES = OPEN_PATHS | {METRICS, "/health_generate"}
 """What machines ask every few seconds: these lines are of level debug."""
 
 
