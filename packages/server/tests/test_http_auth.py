@@ -261,3 +261,10 @@ def test_ids_that_cannot_stand_for_sequences_are_refused(given, says):
         checked_rids(given, 2, "sequences")
     assert caught.value.param == "rid"
     assert checked_rids(["a", "x" * 256], 2, "sequences") == ["a", "x" * 256]
+
+
+def test_the_admin_key_counts_in_either_header():
+    access = Access(make_ring(("one",), None, "boss"))
+    for bearer, other in ((b"one", b"boss"), (b"boss", b"one")):
+        headers = [(b"authorization", b"Bearer " + bearer), (b"x-api-key", other)]
+        assert access.caller("/flush_cache", headers).admin

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from phloem.server.http.connections import ConnectionCounts
 from phloem.server.http.metrics import Metrics
 from phloem.server.messages import Finish, TextNews
 from phloem.server.observability.distribution import Distribution
@@ -154,6 +155,15 @@ def test_a_prompt_that_was_given_up_before_its_first_token_counts_when_the_sched
     assert found["prompt_tokens_total", "computed"] == 6
     assert found["prompt_tokens_total", "device"] == 4
     assert found["e2e_request_latency_seconds_count",] == 2
+
+
+def test_connections_are_shown_with_why_they_were_closed():
+    counts = ConnectionCounts()
+    counts.open = 3
+    counts.closed["timeout"] = 2
+    found = samples(Metrics("m", connections=counts))
+    assert found["http_connections",] == 3
+    assert found["http_connections_closed_total", "timeout"] == 2
 
 
 def test_what_was_refused_counts_no_prompt():

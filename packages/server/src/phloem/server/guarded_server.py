@@ -9,7 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from socket import socket
 from time import monotonic
 from typing import Any
@@ -18,7 +18,12 @@ import uvicorn
 
 from phloem.server.file_limit import room_for_connections
 from phloem.server.http.auth import Access
-from phloem.server.http.connections import Connection, ConnectionLimits, Connections
+from phloem.server.http.connections import (
+    Connection,
+    ConnectionCounts,
+    ConnectionLimits,
+    Connections,
+)
 from phloem.server.http.limits import Limiter
 from phloem.server.http_config import HttpArgs
 from phloem.server.keys import KeyLimits, make_ring
@@ -37,6 +42,7 @@ class Guard:
     limiter: Limiter
     tls: ssl.SSLContext | None
     connections: ConnectionLimits
+    counts: ConnectionCounts = field(default_factory=ConnectionCounts)
 
 
 def guard_of(http: HttpArgs, warn: Callable[[str], object]) -> Guard:
@@ -91,7 +97,7 @@ class GuardedServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, guard: Guard) -> None:
         super().__init__(config)
         self.servers: list[Any] = []
-        self.connections = Connections(guard.connections, monotonic)
+        self.connections = Connections(guard.connections, monotonic, guard.counts)
         self._tls = guard.tls
 
     @contextmanager

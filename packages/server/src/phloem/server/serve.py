@@ -174,6 +174,7 @@ class _Serving:
             access=self._guard.access,
             limiter=self._guard.limiter,
             cors_origins=self._http.cors_origin,
+            connections=self._guard.counts,
             responses=ResponseStore(
                 self._http.max_stored_responses, self._http.max_stored_response_bytes
             ),

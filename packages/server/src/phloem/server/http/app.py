@@ -18,6 +18,7 @@ from phloem.server.http.chat_protocol import ChatRequest
 from phloem.server.http.chat_request import add_chat
 from phloem.server.http.chat_setup import ChatOptions, ChatSetup
 from phloem.server.http.completion_request import add_completions
+from phloem.server.http.connections import ConnectionCounts
 from phloem.server.http.cors import Cors
 from phloem.server.http.describe import describe
 from phloem.server.http.embeddings import BODIES as EMBEDDING_BODIES
@@ -65,6 +66,7 @@ def create_app(
     strict_fields: bool = False,
     health_timeout: float = HEALTH_TIMEOUT,
     observation: Observation | None = None,
+    connections: ConnectionCounts | None = None,
     responses: ResponseStore | None = None,
 ) -> FastAPI:
     """The server's app.
@@ -81,6 +83,7 @@ def create_app(
         strict_fields: whether a field that no endpoint knows is refused, instead of told of.
         health_timeout: seconds for which a part of the engine may be silent.
         observation: who hears of each request, beside the metrics; None: nobody.
+        connections: of the server, for the metrics.
         responses: keeps those that clients may come back to; None: one of the default size.
     """
     app = FastAPI(title="Phloem", version=version())
@@ -88,7 +91,7 @@ def create_app(
     if chat.chat_template is not None:
         frontend.tokenizer = frontend.tokenizer.with_chat_template(chat.chat_template)
     observation = observation or Observation()
-    metrics = Metrics(served_model_name, observation.startup_seconds)
+    metrics = Metrics(served_model_name, observation.startup_seconds, connections)
     access = access or Access(KeyRing())
     install_handlers(app)
     limiter = limiter or Limiter(UNLIMITED)

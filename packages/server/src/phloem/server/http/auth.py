@@ -64,7 +64,9 @@ class Access:
     def _known(
         self, path: str, authorization: bytes | None, secrets: Sequence[bytes], wants_admin: bool
     ) -> Caller:
-        key = next(filter(None, map(self.keys.find, secrets)), None)
+        known = [key for key in map(self.keys.find, secrets) if key is not None]
+        # The admin key counts, whichever header has it.
+        key = min(known, key=lambda key: not key.admin, default=None)
         if key is None and not self.keys.has_callers and not wants_admin:
             # Only an admin key is set: what does not need it is open.
             return replace(trusted_caller(authorization), admin=False)

@@ -67,14 +67,28 @@ class ConnectionLimits:
     """For which a client may leave so much of an answer unread that the rest has to wait."""
 
 
+class ConnectionCounts:
+    """What is counted of a server's connections."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.closed: Counter[str] = Counter()
+        """Refused, or closed before their requests were answered, by the reason: an error's code,
+        `handshake`, `silent` or `unread`."""
+
+
 class Connections:
     """All connections of a server; used in its event loop."""
 
-    def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        clock: Callable[[], float],
+        counts: ConnectionCounts | None = None,
+    ) -> None:
         self.limits = limits
-        self.closed: Counter[str] = Counter()
-        """Connections that were refused, or closed before their requests were answered, by the
-        reason: an error's code, `unread` or `silent`."""
+        self._counts = ConnectionCounts() if counts is None else counts
+        self.closed = self._counts.closed
         self._clock = clock
         self._all: set[Connection] = set()
         self._handshakes: dict[Connection, float] = {}
@@ -160,6 +174,7 @@ class Connections:
 
     def sweep(self) -> None:
         """End the waits that have been too long."""
+        self._counts.open = len(self)
         for waiting in (self._heads, self._bodies):
             for connection in self._late(waiting):
                 connection.expire()

@@ -18,6 +18,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from phloem.server.frontend import GenerationRequest
+from phloem.server.http.connections import ConnectionCounts
 from phloem.server.messages import TextNews
 from phloem.server.observability.engine_metrics import engine_families
 from phloem.server.observability.growth import Growth
@@ -52,11 +53,16 @@ class Metrics(Collector):
     Args:
         model: the value of the label `model_name`, which all have.
         startup_seconds: how long each part of the start took; may be filled in later.
+        connections: those of the server, if it counts them.
     """
 
     def __init__(
-        self, model: str = "phloem", startup_seconds: Mapping[str, float] | None = None
+        self,
+        model: str = "phloem",
+        startup_seconds: Mapping[str, float] | None = None,
+        connections: ConnectionCounts | None = None,
     ) -> None:
+        self._connections = connections
         self._common = {"model_name": model}
         self._startup = {} if startup_seconds is None else startup_seconds
         self._state: Mapping[str, Any] = {}
@@ -193,6 +199,18 @@ class Metrics(Collector):
         yield gauge_family("num_grammar_queue_reqs", help, common, self._compiling)
         help = "parts of the start, which sum to it"
         yield parts_family("startup_time_seconds", help, common, "part", self._startup)
+
+        if self._connections is not None:
+            help = "connections that are open"
+            yield gauge_family("http_connections", help, common, self._connections.open)
+            closed = Counter(
+                "http_connections_closed",
+                "connections refused, or closed before their requests were answered",
+                "reason",
+            )
+            for reason, count in self._connections.closed.items():
+                closed.add(count, reason)
+            yield closed.family(common)
 
     def _observe(self, stages: Iterable[Stage]) -> None:
         for each in stages:
