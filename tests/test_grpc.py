@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from phloem.server.background import running_server
-from phloem.server.client import NO_RETRIES, AsyncClient, AsyncGrpcClient, RequestFailed
+from phloem.server.client import NO_RETRIES, AsyncClient, AsyncGrpcClient, RequestFailed, Retries
 from phloem.server.config import ServerArgs
 from phloem.server.grpc import phloem_pb2 as pb
 from phloem.server.grpc.server import grpc_server, tls_credentials
@@ -266,6 +266,47 @@ class TestRefusals:
 
         with pytest.raises(StartupError, match=r"choose another --host or --grpc-port"):
             server.run(start())
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(f"{SERVICE}/{name}" for name in ("Generate", "GenerateStream", "Embed", "Abort", "Info")),
+        *(f"grpc.health.v1.Health/{name}" for name in ("Check", "Watch")),
+    ],
+)
+def test_a_message_that_cannot_be_read_is_the_clients_error(server, method, caplog):
+    streamed = method.endswith(("Stream", "Watch"))
+    kind = server.channel.unary_stream if streamed else server.channel.unary_unary
+
+    async def call():
+        answer = kind(f"/{method}")(b"\xff\xff\xff")
+        await (answer.read() if streamed else answer)
+
+    with pytest.raises(grpc.aio.AioRpcError, match="the 3 bytes are no ") as caught:
+        server.run(call())
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "Traceback" not in caplog.text
+
+
+def test_a_message_that_is_too_large_is_sent_once(server):
+    asked = []
+
+    async def sleep(seconds):
+        asked.append(seconds)
+
+    async def call():
+        async with AsyncGrpcClient(server.target, retries=Retries(sleep=sleep)) as client:
+            await client.generate("x" * (2 << 20))
+
+    with pytest.raises(RequestFailed, match="larger than max") as caught:
+        server.run(call())
+    assert (caught.value.status, asked) == (413, [])
+
+
+def test_a_key_that_no_metadata_can_have_is_refused(server):
+    with pytest.raises(ValueError, match="other than printable ASCII"):
+        AsyncGrpcClient(server.target, api_key="schl\u00fcssel")
 
 
 @pytest.fixture(scope="module")

@@ -299,3 +299,29 @@ def test_a_server_that_has_ended_is_overloaded(serve, write_script):
         create(client)
     assert caught.value.status_code == 529
     assert caught.value.body["error"]["type"] == "overloaded_error"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [
+        ("POST", "/v1/messages", b"{"),
+        ("POST", "/v1/messages", b"{}"),
+        ("POST", "/v1/messages/count_tokens", b"{}"),
+        ("GET", "/v1/messages", None),
+        ("POST", "/v1/messages/batches", b"{}"),
+    ],
+)
+def test_a_refusal_names_the_request_too(server, method, path, content):
+    answer = server.http.request(method, path, content=content)
+    assert answer.status_code >= 400
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+    assert answer.json()["type"] == "error"
+
+
+def test_a_mark_in_the_result_of_a_tool_retains_it(client):
+    text = {"type": "text", "text": "2", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [text]}
+    use = {"type": "tool_use", "id": "t", "name": "add", "input": {}}
+    asked = [*HELLO, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    made = client.messages.create(model="tiny", max_tokens=1, messages=asked)
+    assert made.usage.cache_creation.ephemeral_1h_input_tokens > 0

@@ -278,3 +278,16 @@ def test_a_client_that_leaves_ends_its_response(server):
         if not server.frontend.running:
             break
     assert not server.frontend.running, state
+
+
+def test_a_response_that_was_cut_inside_a_call_is_gone_on_from(client):
+    call = {"type": "function_call", "call_id": "c", "name": "add", "arguments": '{"a": '}
+    asked = [{"role": "user", "content": "hello"}, call | {"status": "incomplete"}]
+    assert create(client, asked, max_output_tokens=1).usage.output_tokens == 1
+
+
+def test_an_item_is_named_as_the_client_counts_it(client):
+    first = create(client, max_output_tokens=1)
+    items = [{"role": "user", "content": "x"}, {"role": "user", "content": 5}]
+    with pytest.raises(openai.BadRequestError, match="the content of item 1 of input is no text"):
+        create(client, items, previous_response_id=first.id)

@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from phloem.server.http.answer_parts import ChatHead
+from phloem.server.http.anthropic.errors import error_body
 from phloem.server.http.anthropic.form import Head, MessageForm
 from phloem.server.http.errors import ApiError
 from phloem.server.messages import Finish, TextNews
@@ -164,3 +165,7 @@ def test_a_failure_in_mid_stream_is_an_event_of_its_own():
 def test_a_sequence_that_failed_is_an_error():
     with pytest.raises(ApiError, match="NaN"):
         form().chunk(0, news(Finish("error", message="NaN")))
+
+
+def test_what_took_too_long_is_a_timeout():
+    assert error_body(ApiError("it took too long", 408))["error"]["type"] == "timeout_error"

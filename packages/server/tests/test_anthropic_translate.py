@@ -247,6 +247,20 @@ class TestMarks:
             {"system": [text("a", **MARK)] * 5},
             {"system": [text("a", cache_control={"type": "forever"})]},
             {"messages": [{"role": "user", "content": [text("a", cache_control=5)]}]},
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {
+                                "type": "tool_result",
+                                "tool_use_id": "t",
+                                "content": [text("a", cache_control={"type": "forever"})],
+                            }
+                        ],
+                    }
+                ]
+            },
         ],
     )
     def test_marks_that_are_wrong_or_too_many_are_refused(self, given):

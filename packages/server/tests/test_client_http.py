@@ -261,3 +261,24 @@ def test_vectors_aborts_and_the_model_are_read():
     assert (vectors.embeddings, vectors.prompt_tokens) == ([[1.0, -2.0]], 5)
     assert aborted == 2
     assert (info.model, info.context_length) == ("m", 9)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.generate("x", {"n": 2}),
+        lambda client: client.chat([], n=2),
+        lambda client: anext(aiter(client.stream("x", {"n": 2}))),
+        lambda client: anext(aiter(client.stream_chat([], n=2))),
+    ],
+)
+def test_more_than_one_output_is_refused_before_it_is_sent(call):
+    server = Server()
+    with pytest.raises(ValueError, match="n is 2, and a result here is one output"):
+        ask(server, lambda client: call(client))
+    assert server.asked == []
+
+
+def test_a_key_that_no_header_can_have_is_refused():
+    with pytest.raises(ValueError, match="other than printable ASCII"):
+        AsyncClient("http://server", api_key="schl\u00fcssel")

@@ -123,7 +123,7 @@ def test_the_client_takes_parameters_as_the_engine_does(given_params, meant):
     ("params", "options", "says"),
     [
         ({"beams": 1}, {}, "beams is no sampling parameter over gRPC"),
-        ({"n": 2}, {}, "n is no sampling parameter over gRPC"),
+        ({"n": 2}, {}, "n is 2, and a result here is one output"),
         ({"seed": "x"}, {}, "of a wrong type"),
         ({}, {"priority": "high"}, "of a wrong type"),
         ({}, {"stream_options": {}}, "stream_options"),

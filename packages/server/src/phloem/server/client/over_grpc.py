@@ -45,14 +45,17 @@ class AsyncGrpcClient:
             api_key: sent with each call.
             retries: as of `AsyncClient`.
             credentials: for a server with TLS.
+
+        Raises:
+            ValueError: `api_key` cannot be sent.
         """
+        self._metadata = tuple((name.lower(), value) for name, value in bearer(api_key).items())
         options = [("grpc.max_receive_message_length", -1)]
         self._channel: grpc.aio.Channel = (
             grpc.aio.insecure_channel(target, options=options)
             if credentials is None
             else grpc.aio.secure_channel(target, credentials, options=options)
         )
-        self._metadata = tuple((name.lower(), value) for name, value in bearer(api_key).items())
         self._retries = retries or Retries()
 
     async def __aenter__(self) -> AsyncGrpcClient:

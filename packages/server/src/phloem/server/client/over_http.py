@@ -21,6 +21,7 @@ from phloem.server.client.wire import (
     Result,
     chat_answer,
     chat_part,
+    check_one,
     embedded,
     embedding_body,
     generate_body,
@@ -55,6 +56,9 @@ class AsyncClient:
             retries: of what is refused for now (429, 503) or has not reached the server; by
                 default four attempts. `NO_RETRIES` sends everything once.
             transport: in place of the network.
+
+        Raises:
+            ValueError: `api_key` cannot be sent.
         """
         self._http = httpx.AsyncClient(
             base_url=url,
@@ -101,7 +105,7 @@ class AsyncClient:
 
         Raises:
             RequestFailed: it was refused, or failed.
-            ValueError: there is not one prompt.
+            ValueError: there is not one prompt, or `n` is another.
         """
         body = generate_body(prompt, sampling_params, input_ids, options)
         return generated(await self._calls.post("/generate", body, Result))
@@ -127,7 +131,9 @@ class AsyncClient:
 
         Raises:
             RequestFailed: it was refused, or failed.
+            ValueError: `n` is another.
         """
+        check_one(options.get("n"))
         body = {"messages": list(messages), **options}
         return chat_answer(await self._calls.post(_CHAT, body, ChatBody))
 
@@ -135,6 +141,7 @@ class AsyncClient:
         self, messages: Sequence[Mapping[str, Any]], **options: Any
     ) -> Stream[ChatAnswer]:
         """The same as it comes; the counts are in the last part, which has nothing else."""
+        check_one(options.get("n"))
         extras = {"stream": True, "stream_options": {"include_usage": True}}
         return Stream(self._chat_news({"messages": list(messages), **extras, **options}))
 

@@ -99,13 +99,24 @@ def generate_body(
     """The body of `/generate`; options that are None are left out.
 
     Raises:
-        ValueError: there is not one prompt.
+        ValueError: there is not one prompt, or more than one output is wanted.
     """
+    check_one((sampling_params or {}).get("n"))
     if (prompt is None) == (input_ids is None):
         raise ValueError("give either a prompt or its input_ids")
     given = {"text": prompt} if input_ids is None else {"input_ids": list(input_ids)}
     params = {} if not sampling_params else {"sampling_params": dict(sampling_params)}
     return {**given, **params, **{k: v for k, v in options.items() if v is not None}}
+
+
+def check_one(n: Any) -> None:
+    """Refuse an `n` that would bring several outputs, of which a result has room for one.
+
+    Raises:
+        ValueError: it is another than 1.
+    """
+    if n is not None and n != 1:
+        raise ValueError(f"n is {n!r:.100}, and a result here is one output: call once for each")
 
 
 class _Embedding(msgspec.Struct):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from phloem.server.client.calls import HttpCalls
 from phloem.server.client.errors import RequestFailed
 from phloem.server.client.retry import NO_RETRIES
+from phloem.server.grpc.methods import streaming, unary
 from phloem.server.grpc.service import NAME, Context, PhloemService
 from phloem.server.in_process import InProcessTransport
 from phloem.server.launch import StartupError
@@ -131,13 +132,10 @@ class _Health:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The methods, as a server takes them."""
-        wire = (HealthCheckRequest.FromString, HealthCheckResponse.SerializeToString)
+        wire = (HealthCheckRequest, HealthCheckResponse)
         return grpc.method_handlers_generic_handler(
             _HEALTH,
-            {
-                "Check": grpc.unary_unary_rpc_method_handler(self.check, *wire),
-                "Watch": grpc.unary_stream_rpc_method_handler(self.watch, *wire),
-            },
+            {"Check": unary(self.check, *wire), "Watch": streaming(self.watch, *wire)},
         )
 
     async def check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
@@ -150,7 +148,7 @@ class _Health:
 
     async def watch(
         self, request: HealthCheckRequest, context: Context
-    ) -> AsyncIterator[HealthCheckResponse]:
+    ) -> AsyncGenerator[HealthCheckResponse, None]:
         """The same, and again when the server drains."""
         if request.service in ("", NAME):
             yield await self._status()

@@ -6,7 +6,7 @@ translation of calls, and their end: a cancelled one leaves, as a client of the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from phloem.server.client.errors import RequestFailed, failure_in_stream
 from phloem.server.client.wire import Aborted, EmbeddingBody, Models, Result, embedded, generated
 from phloem.server.grpc import phloem_pb2 as pb
 from phloem.server.grpc.convert import body_of, embed_body_of, response_of
+from phloem.server.grpc.methods import streaming, unary
 from phloem.server.grpc.status import Metadata, code_of, metadata_of, passed_on
 
 NAME: str = pb.DESCRIPTOR.services_by_name["Phloem"].full_name
@@ -50,25 +51,13 @@ class PhloemService:
         return grpc.method_handlers_generic_handler(
             NAME,
             {
-                "Generate": grpc.unary_unary_rpc_method_handler(
-                    self.generate,
-                    pb.GenerateRequest.FromString,
-                    pb.GenerateResponse.SerializeToString,
+                "Generate": unary(self.generate, pb.GenerateRequest, pb.GenerateResponse),
+                "GenerateStream": streaming(
+                    self.generate_stream, pb.GenerateRequest, pb.GenerateResponse
                 ),
-                "GenerateStream": grpc.unary_stream_rpc_method_handler(
-                    self.generate_stream,
-                    pb.GenerateRequest.FromString,
-                    pb.GenerateResponse.SerializeToString,
-                ),
-                "Embed": grpc.unary_unary_rpc_method_handler(
-                    self.embed, pb.EmbedRequest.FromString, pb.EmbedResponse.SerializeToString
-                ),
-                "Abort": grpc.unary_unary_rpc_method_handler(
-                    self.abort, pb.AbortRequest.FromString, pb.AbortResponse.SerializeToString
-                ),
-                "Info": grpc.unary_unary_rpc_method_handler(
-                    self.info, pb.InfoRequest.FromString, pb.InfoResponse.SerializeToString
-                ),
+                "Embed": unary(self.embed, pb.EmbedRequest, pb.EmbedResponse),
+                "Abort": unary(self.abort, pb.AbortRequest, pb.AbortResponse),
+                "Info": unary(self.info, pb.InfoRequest, pb.InfoResponse),
             },
         )
 
@@ -79,7 +68,7 @@ class PhloemService:
 
     async def generate_stream(
         self, request: pb.GenerateRequest, context: Context
-    ) -> AsyncIterator[pb.GenerateResponse]:
+    ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """An output as it comes."""
         body, headers = body_of(request) | {"stream": True}, _headers(context)
         try:

@@ -11,6 +11,8 @@ from phloem.server.client.errors import RequestFailed
 
 Metadata = tuple[tuple[str, str], ...]
 
+_TOO_LARGE = 413
+
 _CODES: Mapping[int, grpc.StatusCode] = {
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
@@ -58,6 +60,9 @@ def _status_of(code: grpc.StatusCode) -> int | None:
     """Of what the server did not say itself; where no server can be reached, there is none."""
     if code is grpc.StatusCode.UNAVAILABLE:
         return None
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        # gRPC's own libraries say so of a message that is too large; again it would be no smaller.
+        return _TOO_LARGE
     return next((status for status, each in _CODES.items() if each is code), 500)
 
 

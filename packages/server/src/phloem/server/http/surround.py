@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from phloem.server.http.anthropic.errors import MESSAGES, REQUEST_ID
 from phloem.server.http.error_answers import error_answer
 from phloem.server.http.errors import ABORTED
 from phloem.server.http.metrics import Metrics
@@ -40,7 +41,8 @@ class Surround:
     ) -> None:
         status: int | None = None
         id = request_id_of(scope["headers"])
-        headers = [(HEADER, id.encode())]
+        names = (HEADER, REQUEST_ID) if scope["path"].startswith(MESSAGES) else (HEADER,)
+        headers = [(name, id.encode()) for name in names]
         scope.setdefault("state", {}).update(request_id=id, response_headers=headers)
 
         async def noting(message: Message) -> None:

@@ -73,14 +73,28 @@ def _marks(request: CountRequest) -> Iterator[tuple[Place, CacheControl]]:
 def _marks_in(content: Any, index: int, param: str) -> Iterator[tuple[Place, CacheControl]]:
     blocks = content if isinstance(content, list) else ()
     for place, block in enumerate(blocks):
-        given = block.get("cache_control") if isinstance(block, dict) else None
-        if given is None:
-            continue
-        try:
-            control = msgspec.convert(given, CacheControl)
-        except msgspec.ValidationError as error:
-            raise ApiError(f"cache_control in {param} is wrong: {error}", param=param) from error
-        yield (index, _LAST if place == len(blocks) - 1 else place), control
+        for control in _controls(block, param):
+            yield (index, _LAST if place == len(blocks) - 1 else place), control
+
+
+def _controls(block: Any, param: str) -> Iterator[CacheControl]:
+    """The marks of a block and of the blocks in it, after which it is the next place."""
+    if not isinstance(block, dict):
+        return
+    if block.get("type") == "tool_result" and isinstance(block.get("content"), list):
+        for inner in block["content"]:
+            yield from _control_of(inner, param)
+    yield from _control_of(block, param)
+
+
+def _control_of(block: Any, param: str) -> Iterator[CacheControl]:
+    given = block.get("cache_control") if isinstance(block, dict) else None
+    if given is None:
+        return
+    try:
+        yield msgspec.convert(given, CacheControl)
+    except msgspec.ValidationError as error:
+        raise ApiError(f"cache_control in {param} is wrong: {error}", param=param) from error
 
 
 def _beginning(request: CountRequest, place: Place) -> CountRequest | None:

@@ -10,6 +10,8 @@ from phloem.server.http.errors import ApiError
 
 MESSAGES = "/v1/messages"
 """The first path of the API."""
+REQUEST_ID = b"request-id"
+"""The header that tells what a request is called, there."""
 OVERLOADED = 529
 """Anthropic's 503."""
 
@@ -17,6 +19,7 @@ _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    408: "timeout_error",
     413: "request_too_large",
     429: "rate_limit_error",
     504: "timeout_error",

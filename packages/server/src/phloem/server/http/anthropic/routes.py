@@ -86,8 +86,6 @@ async def prepare_message(service: Service, asked: MessagesRequest, caller: Call
 async def _read(service: Service, request: Request, shape: type[T]) -> T:
     asked = await service.read(request, shape, UNSUPPORTED_IN_MESSAGES, IGNORED_IN_MESSAGES)
     check_model(asked.model, service.model)
-    state = request.scope["state"]
-    state["response_headers"].append((b"request-id", state["request_id"].encode()))
     return asked
 
 

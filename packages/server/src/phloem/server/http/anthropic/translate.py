@@ -87,8 +87,7 @@ def _role(index: int, message: Any) -> str:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in _ROLES:
         raise ApiError(
-            f"message {index} has role {shown(role)}: roles are user and assistant, and system "
-            "where it is no message but a field",
+            f"message {index} has role {shown(role)}: roles are {', '.join(_ROLES)}",
             param="messages",
         )
     return str(role)

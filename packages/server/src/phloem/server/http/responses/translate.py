@@ -96,7 +96,9 @@ def _messages(request: ResponseRequest, history: Sequence[Any]) -> list[dict[str
     if request.instructions:
         conversation.say("system", [request.instructions])
     for index, item in enumerate([*history, *items_of(request.input)]):
-        _add_item(conversation, item, f"item {index - len(history)} of input")
+        own = index - len(history)
+        where = f"item {own} of input" if own >= 0 else f"item {index} of the responses before"
+        _add_item(conversation, item, where)
     return conversation.messages
 
 
@@ -119,7 +121,9 @@ def _add_message(conversation: Conversation, item: Mapping[str, Any], where: str
         raise ApiError(
             f"{where} has role {shown(role)}: roles are {', '.join(_ROLES)}", param="input"
         )
-    conversation.say(role, texts_of(item.get("content"), _TEXT_PARTS, where, "input"))
+    conversation.say(
+        role, texts_of(item.get("content"), _TEXT_PARTS, f"the content of {where}", "input")
+    )
 
 
 def _add_call(conversation: Conversation, item: Mapping[str, Any], where: str) -> None:
