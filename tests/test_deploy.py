@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -153,3 +154,12 @@ def test_what_compose_mounts_is_there():
 def test_kustomize_names_files_that_exist():
     for name in load("kubernetes/kustomization.yaml")["resources"]:
         assert (KUBERNETES / name).is_file()
+
+
+def test_keys_are_not_left_in_the_environment_of_what_the_server_starts(monkeypatch):
+    for name in ("PHLOEM_API_KEYS", "PHLOEM_ADMIN_API_KEY"):
+        monkeypatch.setenv(name, "one")
+    monkeypatch.setenv("PHLOEM_ADMIN_API_KEY", "boss")
+    done = CliRunner().invoke(command, ["--model", "m", "--print-config"])
+    assert done.exit_code == 0, done.output
+    assert not {"PHLOEM_API_KEYS", "PHLOEM_ADMIN_API_KEY"} & set(os.environ)

@@ -154,3 +154,15 @@ def test_the_command_refuses_with_2_and_a_sentence(phloem, file, arguments, says
     done = phloem("keys", *arguments, "--file", str(file))
     assert (done.code, says in done.err) == (2, True)
     assert file.read_text() == before
+
+
+def test_lines_end_where_a_line_ends_and_at_no_other_character(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("# of the\u2028old \x0c office\n", encoding="utf-8")
+    for name in ("alice", "bob"):
+        add_key(file, name, KeyLimits())
+    remove_key(file, "alice")
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith("# of the\u2028old \x0c office\nbob ")
+    assert text.endswith("\n")
+    assert [key.name for key in read_keys(file)] == ["bob"]

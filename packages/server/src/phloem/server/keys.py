@@ -162,7 +162,8 @@ def read_keys(file: Path) -> list[Key]:
         ValueError: it cannot be read, or a line is not as it should be.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # Not `splitlines`, which ends lines at characters that a comment may have.
+        lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise ValueError(f"the keys file {file} cannot be read ({reason})") from error
@@ -243,8 +244,8 @@ def remove_key(file: Path, name: str) -> None:
     """
     if all(key.name != name for key in read_keys(file)):
         raise ValueError(f"there is no key {name}: `phloem keys list` shows their names")
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    _write(file, "".join(line for line in lines if line.split()[:1] != [name]))
+    lines = file.read_text(encoding="utf-8").split("\n")
+    _write(file, "\n".join(line for line in lines if line.split()[:1] != [name]))
 
 
 def _write(file: Path, text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -53,6 +55,9 @@ def command(
     console, laps = status_console(), Laps()
     with usage_errors():
         args, http = ServerArgs(**engine_args), HttpArgs(**http_args)
+        # They are in `http` now, and no process that is started from here on needs them.
+        for field in fields(HttpArgs):
+            os.environ.pop(field.metadata["secret_env"] or "", None)
         check_together(args, http)
         if print_config:
             from phloem.server.config_file import written_config

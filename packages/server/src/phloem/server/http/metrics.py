@@ -53,7 +53,7 @@ class Metrics(Collector):
     Args:
         model: the value of the label `model_name`, which all have.
         startup_seconds: how long each part of the start took; may be filled in later.
-        connections: those of the server, if it counts them.
+        connections: those of the server; None: nobody counts them.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Metrics(Collector):
         startup_seconds: Mapping[str, float] | None = None,
         connections: ConnectionCounts | None = None,
     ) -> None:
-        self._connections = connections
+        self._connections = ConnectionCounts() if connections is None else connections
         self._common = {"model_name": model}
         self._startup = {} if startup_seconds is None else startup_seconds
         self._state: Mapping[str, Any] = {}
@@ -200,17 +200,16 @@ class Metrics(Collector):
         help = "parts of the start, which sum to it"
         yield parts_family("startup_time_seconds", help, common, "part", self._startup)
 
-        if self._connections is not None:
-            help = "connections that are open"
-            yield gauge_family("http_connections", help, common, self._connections.open)
-            closed = Counter(
-                "http_connections_closed",
-                "connections refused, or closed before their requests were answered",
-                "reason",
-            )
-            for reason, count in self._connections.closed.items():
-                closed.add(count, reason)
-            yield closed.family(common)
+        help = "connections that are open"
+        yield gauge_family("http_connections", help, common, self._connections.open)
+        closed = Counter(
+            "http_connections_closed",
+            "connections refused, or closed before their requests were answered",
+            "reason",
+        )
+        for reason, count in self._connections.closed.items():
+            closed.add(count, reason)
+        yield closed.family(common)
 
     def _observe(self, stages: Iterable[Stage]) -> None:
         for each in stages:
