@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
+from phloem.server import keys
 from phloem.server.keys import (
     Key,
     KeyLimits,
@@ -166,3 +170,20 @@ def test_lines_end_where_a_line_ends_and_at_no_other_character(tmp_path):
     assert text.startswith("# of the\u2028old \x0c office\nbob ")
     assert text.endswith("\n")
     assert [key.name for key in read_keys(file)] == ["bob"]
+
+
+def test_keys_that_are_added_at_once_are_all_there(tmp_path, monkeypatch):
+    file, names = tmp_path / "keys", [f"key-{i}" for i in range(4)]
+    together = threading.Barrier(len(names))
+
+    def read_late(path):
+        # Without a lock all would have read the file before any writes it.
+        with suppress(threading.BrokenBarrierError):
+            together.wait(0.05)
+        return read_keys(path)
+
+    add_key(file, "first", KeyLimits())
+    monkeypatch.setattr(keys, "read_keys", read_late)
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(lambda name: add_key(file, name, KeyLimits()), names))
+    assert sorted(key.name for key in read_keys(file)) == ["first", *names]

@@ -16,7 +16,8 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -225,14 +226,15 @@ def add_key(file: Path, name: str, limits: KeyLimits) -> str:
         ValueError: the name is taken or none, or the file cannot be read or written.
     """
     check_name(name)
-    keys = read_keys(file) if file.exists() else []
-    if any(key.name == name for key in keys):
-        raise ValueError(f"the name {name} is taken: choose another, or remove that key first")
-    secret = new_secret()
-    text = file.read_text(encoding="utf-8") if keys or file.exists() else ""
-    if text and not text.endswith("\n"):
-        text += "\n"
-    _write(file, text + Key(name, digest_of(secret.encode()), limits).line() + "\n")
+    with _locked(file):
+        keys = read_keys(file) if file.exists() else []
+        if any(key.name == name for key in keys):
+            raise ValueError(f"the name {name} is taken: choose another, or remove that key first")
+        secret = new_secret()
+        text = file.read_text(encoding="utf-8") if keys or file.exists() else ""
+        if text and not text.endswith("\n"):
+            text += "\n"
+        _write(file, text + Key(name, digest_of(secret.encode()), limits).line() + "\n")
     return secret
 
 
@@ -242,10 +244,30 @@ def remove_key(file: Path, name: str) -> None:
     Raises:
         ValueError: there is none of that name, or the file cannot be read or written.
     """
-    if all(key.name != name for key in read_keys(file)):
-        raise ValueError(f"there is no key {name}: `phloem keys list` shows their names")
-    lines = file.read_text(encoding="utf-8").split("\n")
-    _write(file, "\n".join(line for line in lines if line.split()[:1] != [name]))
+    with _locked(file):
+        if all(key.name != name for key in read_keys(file)):
+            raise ValueError(f"there is no key {name}: `phloem keys list` shows their names")
+        lines = file.read_text(encoding="utf-8").split("\n")
+        _write(file, "\n".join(line for line in lines if line.split()[:1] != [name]))
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Within it no other process changes a keys file: its folder is locked, where that can be."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    try:
+        folder = os.open(file.parent, os.O_RDONLY)
+    except OSError as error:
+        raise ValueError(f"the keys file {file} cannot be written ({error.strerror})") from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _write(file: Path, text: str) -> None:
