@@ -37,13 +37,22 @@ def test_the_readme_asks_by_curl(server):
 
 
 def test_the_readme_asks_by_the_openai_client(server, capsys):
-    code, _ = snippets(ROOT / "README.md")
+    code, _, _ = snippets(ROOT / "README.md")
     exec(code.replace("http://127.0.0.1:30000", server.url), {})
     assert "Shakespeare" in capsys.readouterr().out
 
 
+def test_the_readme_asks_for_responses_embeddings_and_messages(server, capsys):
+    _, code, _ = snippets(ROOT / "README.md")
+    exec(code.replace("http://127.0.0.1:30000", server.url), {})
+    out = capsys.readouterr().out
+    assert "Paris" in out
+    assert "\n2 576\n" in out
+    assert "Rome" in out
+
+
 def test_the_readme_asks_the_engine(smollm2, capsys):
-    _, code = snippets(ROOT / "README.md")
+    _, _, code = snippets(ROOT / "README.md")
     exec(code, {})
     assert "Shakespeare" in capsys.readouterr().out
 
