@@ -71,7 +71,7 @@ class TreeExplanation(Protocol):
 
     @property
     def reason(self) -> str:
-        """"hit", "evicted", "differs" or "never seen", or one of the tree's own."""
+        """One of "hit", "evicted", "differs" and "never seen", or one of the tree's own."""
         ...
 
     @property

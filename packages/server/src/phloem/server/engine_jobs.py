@@ -48,7 +48,7 @@ class JobRunner:
             raise
 
     def last_news(self, jobs: Sequence[Job]) -> list[TextNews]:
-        """The news with which each job ends, in order; aborts what is left if the wait ends early."""
+        """The news with which each job ends, in order; aborts what is left if it ends early."""
         queues = self._start(jobs)
         try:
             return [
