@@ -13,8 +13,16 @@ import pytest
 import uvicorn
 
 from phloem.server.guarded_server import GuardedServer, guard_of
+from phloem.server.http.direct import writer_of
 from phloem.server.http_config import HttpArgs
 from phloem.server.keys import KeyLimits, add_key
+
+
+async def in_parts(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for part in (b"one", b"two", b""):
+        if not part or not (write := writer_of(scope)) or not write(part):
+            await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
 
 
 async def hello(scope, receive, send):
@@ -24,9 +32,9 @@ async def hello(scope, receive, send):
 
 
 @asynccontextmanager
-async def serving(**options):
+async def serving(app=hello, **options):
     """A server that says hello; its port."""
-    config = uvicorn.Config(hello, log_config=None, lifespan="off", ws="none", interface="asgi3")
+    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", interface="asgi3")
     config.load()
     server = GuardedServer(config, guard_of(HttpArgs(**options), pytest.fail))
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -38,10 +46,10 @@ async def serving(**options):
             await task
 
 
-async def ask(port, tls=None):
+async def ask(port, tls=None, version="1.1"):
     name = "localhost" if tls else None
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
-    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    writer.write(f"GET / HTTP/{version}\r\nhost: x\r\n\r\n".encode())
     answer = await reader.read()
     writer.close()
     return answer
@@ -79,6 +87,20 @@ def test_a_server_speaks_plain_http_by_default():
     async def story():
         async with serving() as port:
             assert (await ask(port)).endswith(b"hi")
+
+    asyncio.run(story())
+
+
+def test_who_knows_no_chunks_gets_an_answer_that_ends_with_the_connection():
+    async def story():
+        async with serving(in_parts) as port:
+            head, _, body = (await ask(port, version="1.0")).partition(b"\r\n\r\n")
+            assert b"transfer-encoding" not in head
+            assert body == b"onetwo"
+        async with serving() as port:
+            head, _, body = (await ask(port, version="1.0")).partition(b"\r\n\r\n")
+            assert b"content-length: 2" in head
+            assert body == b"hi"
 
     asyncio.run(story())
 

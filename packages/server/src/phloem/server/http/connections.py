@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -267,6 +267,8 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = _without_chunks(cycle, app)
         super()._start_asgi_task(cycle, app)
 
     def on_message_complete(self) -> None:
@@ -350,6 +352,21 @@ class Connection(HttpToolsProtocol):
         if self.transport.get_write_buffer_size():
             # It is open until that is read.
             self._guard.linger(self)
+
+
+def _without_chunks(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
+    """HTTP/1.0 has no chunks: answers of the app end with the connection, which Uvicorn closes."""
+    cycle.chunked_encoding = False
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def part(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, part)
+
+    return answer
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
