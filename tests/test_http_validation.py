@@ -394,6 +394,21 @@ def test_an_abort_of_nothing_in_particular_is_refused(server, body):
     refused(server.post("/abort_request", **body))
 
 
+@pytest.mark.parametrize(("path", "field"), [(COMPLETIONS, "prompt"), (GENERATE, "text")])
+def test_prompts_are_counted_before_any_is_read(server, path, field):
+    error = refused(server.post(path, **{field: ["a" * 600, *["a"] * 4096]}))
+    assert "4097 prompts with n 1 are more than 4096 sequences" in error["message"]
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("field", ["regex", "ebnf"])
+def test_a_long_pattern_is_refused_before_it_is_compiled(server, path, field):
+    given = {"messages": HELLO} if path == CHAT else {"prompt": "a"}
+    error = refused(server.post(path, **given, **{field: "a" * 32_769}))
+    assert error["message"] == f"{field}: it has 32769 characters: give at most 32768"
+    assert error["param"] == field
+
+
 def test_one_refused_sequence_starts_none_of_its_request(server):
     before = server.http.get("/server_info").json()["state"]
     refused(server.post(COMPLETIONS, prompt=["a", "b", "c" * 600], max_tokens=400))

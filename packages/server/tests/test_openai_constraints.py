@@ -10,7 +10,12 @@ from phloem.grammar import Constraint
 from phloem.scheduler import SamplingParams
 from phloem.server.constraints import BadConstraint, ConstraintRequest
 from phloem.server.frontend import GenerationRequest
-from phloem.server.http.constraints import MOST_AT_ONCE, with_constraints
+from phloem.server.http.constraints import (
+    MOST_AT_ONCE,
+    asked_constraint,
+    is_large,
+    with_constraints,
+)
 from phloem.server.http.errors import ApiError
 from phloem.server.http.metrics import Metrics
 from phloem.server.messages import CompiledConstraint, Load
@@ -124,3 +129,30 @@ def test_counts_of_the_compiler_are_shown_as_counters():
     assert 'phloem_grammar_compiled_total{model_name="phloem"} 3.0' in text
     assert 'phloem_grammar_from_disk_total{model_name="phloem"} 0.0' in text
     assert "from_memory" not in text
+
+
+def test_what_is_large_is_seen_without_reading_all_of_it():
+    small = {"json_schema": {"enum": ["a"] * 1_000, "properties": {"a": [{}, None, 1, True]}}}
+    assert not is_large(small)
+    assert is_large({"regex": "a" * 30_000})
+    assert is_large({"a": {"b" * 30_000: 1}})
+    assert is_large([{"a": 1, "b": 2}] * 30_000)
+
+    class Bottomless(list):
+        def __iter__(self):
+            raise AssertionError("it is looked at")
+
+    assert is_large([Bottomless([0] * 30_000)])
+
+
+@pytest.mark.parametrize("length", [10, 30_000])
+def test_a_large_constraint_is_read_as_a_small_one_is(length):
+    class Fields:
+        regex = "a" * length
+        grammar_options = None
+
+        def __getattr__(self, name):
+            return None
+
+    asked = asyncio.run(asked_constraint(Fields(), "bounded"))
+    assert asked == request("a" * length)

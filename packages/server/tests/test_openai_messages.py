@@ -157,3 +157,8 @@ def test_what_was_given_is_not_changed():
 def test_more_messages_than_anybody_needs_are_refused():
     with pytest.raises(ApiError, match="there are 10001 messages: give at most 10000"):
         plain_messages([user("a")] * 10_001)
+
+
+def test_so_are_more_parts_in_all_messages_together():
+    with pytest.raises(ApiError, match="have 10002 content parts: give at most 10000"):
+        plain_messages([user([text("a")] * 5_001)] * 2)

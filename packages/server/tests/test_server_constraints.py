@@ -103,6 +103,27 @@ def test_what_is_empty_is_refused_by_its_name(field):
                 take_constraint({field: empty})
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"regex": "a" * 32_769}, "regex: it has 32769 characters: give at most 32768"),
+        ({"guided_grammar": "a" * 32_769}, "guided_grammar: it has 32769 characters"),
+        ({"json_schema": {"const": "a" * (1 << 20)}}, "json_schema: it has 1048588 characters"),
+        ({"structural_tag": {"type": "a" * (1 << 20)}}, "structural_tag: it has"),
+        ({"choices": ["a"] * 10_001}, "choices: there are 10001 choices: give at most 10000"),
+        ({"choices": ["a" * (1 << 20)]}, "choices: it has"),
+    ],
+)
+def test_what_would_only_take_time_is_refused_before_it_does(fields, said):
+    with pytest.raises(BadConstraint, match=f"^{said}"):
+        asked(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"regex": "a" * 32_768}, {"choices": ["a"] * 10_000}])
+def test_what_is_just_within_the_limits_is_taken(fields):
+    assert asked(**fields) is not None
+
+
 def test_an_empty_text_may_be_one_of_the_choices():
     assert asked(choices=[""]) == ("choices", Constraint.choice([""]))
 

@@ -48,6 +48,12 @@ _BUNDLED: Mapping[str, str] = {
 }
 
 
+MOST_CHOICES = 10_000
+_LARGEST = 1 << 20
+_LARGEST_OF: Mapping[str, int] = {"regex": 32_768, "ebnf": 32_768}
+"""Characters of a constraint, so that one that only takes time is refused before it does."""
+
+
 class BadConstraint(ValueError):
     """A constraint that cannot be used; `field` is the request's field that has it."""
 
@@ -145,6 +151,7 @@ def constraint_of(
     )
     try:
         constraint = _MAKERS[kind](value, meaning)
+        _refuse_large(constraint)
     except ValueError as error:
         raise BadConstraint(name, str(error)) from error
     return ConstraintRequest(constraint, name, chosen.jump_forward, chosen.steering)
@@ -281,9 +288,17 @@ def _refuse_empty(value: Any) -> None:
         raise ValueError("it is empty: give a constraint, or leave it out")
 
 
+def _refuse_large(constraint: Constraint) -> None:
+    size, most = len(constraint.source), _LARGEST_OF.get(constraint.kind, _LARGEST)
+    if size > most:
+        raise ValueError(f"it has {size} characters: give at most {most}")
+
+
 def _choices(value: Any) -> Constraint:
     if not isinstance(value, list | tuple):
         raise ValueError(f"it is {kind_of(value)}: give a list of strings")
+    if len(value) > MOST_CHOICES:
+        raise ValueError(f"there are {len(value)} choices: give at most {MOST_CHOICES}")
     return Constraint.choice(value)
 
 

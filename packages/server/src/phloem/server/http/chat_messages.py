@@ -18,6 +18,8 @@ from phloem.server.parsers.reading import json_object
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _MOST_MESSAGES = 10_000
+_MOST_PARTS = 10_000
+"""Of all messages together."""
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _COMMON = {"role", "content", "name"}
 _FIELDS = {
@@ -81,6 +83,12 @@ def plain_messages(
     if len(messages) > _MOST_MESSAGES:
         raise ApiError(
             f"there are {len(messages)} messages: give at most {_MOST_MESSAGES}", param="messages"
+        )
+    contents = [each.get("content") for each in messages if isinstance(each, dict)]
+    parts = sum(len(content) for content in contents if isinstance(content, list))
+    if parts > _MOST_PARTS:
+        raise ApiError(
+            f"the messages have {parts} content parts: give at most {_MOST_PARTS}", param="messages"
         )
     plain = [
         message | {"content": _plain_content(index, message)}

@@ -22,6 +22,8 @@ from phloem.server.parsers.registry import HARMONY
 from phloem.server.parsers.thinking import BEGIN, END
 from phloem.server.tokenizer import Tokenizer
 
+_MANY = 1_000
+"""Messages that are looked at one by one without a thread."""
 _OURS = ("messages", "tools", "documents", "add_generation_prompt")
 THINKING = ("enable_thinking", "thinking")
 """What templates call the switch for reasoning."""
@@ -130,7 +132,7 @@ def work_of(messages: Sequence[Any], tools: Sequence[dict[str, Any]] | None) -> 
     """How much work a prompt is, as characters of plain text; a lot where there are other things,
     which are not looked at.
     """
-    if tools:
+    if tools or len(messages) > _MANY:
         return sys.maxsize
     characters = 0
     for message in messages:

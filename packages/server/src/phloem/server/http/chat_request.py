@@ -88,7 +88,7 @@ async def prepare_chat(
     max_tokens = _chat_max_tokens(request)
     # In a thread: large schemas take long enough for streams to feel it.
     tools = await asyncio.to_thread(tool_use, request) if request.tools else tool_use(request)
-    constraint = _chat_constraint(frontend, request, tools)
+    constraint = await _chat_constraint(frontend, request, tools)
     if constraint is not None:
         check_can_bind(service.chat, constraint.field)
     prompt = await _chat_prompt(service, request, tools)
@@ -180,10 +180,10 @@ def _made_sure(tools: ToolUse) -> Callable[[], OutputParser] | None:
     return CallList if named is None else lambda: NamedCall(named)
 
 
-def _chat_constraint(
+async def _chat_constraint(
     frontend: Frontend, request: ChatRequest, tools: ToolUse
 ) -> ConstraintRequest | None:
-    constraint = asked_constraint(request, frontend.grammar.whitespace)
+    constraint = await asked_constraint(request, frontend.grammar.whitespace)
     if constraint is None or tools.constraint is None:
         return constraint or tools.constraint
     with refusing():

@@ -68,11 +68,12 @@ async def prepare_completion(
     n, sequences = _counts(request)
     chooses = sequences != n
     with_usage = include_usage(request)
-    constraint = asked_constraint(request, frontend.grammar.whitespace)
+    constraint = await asked_constraint(request, frontend.grammar.whitespace)
     prompts = given_ids(request, "prompt", request.prompt is not None)
     if prompts is None:
         text = request.prompt
         assert text is not None, "neither a prompt nor input_ids, which was checked above"
+        check_count(len(texts_of(text)), sequences)
         with refusing("prompt"):
             prompts = await apart(text_size(text), _completion_ids, frontend, text)
     check_count(len(prompts), sequences)

@@ -25,7 +25,7 @@ def add_grammar_check(app: FastAPI, service: Service) -> None:
     async def grammar_check(request: Request) -> Response:
         """Whether a backend enforces a constraint, or what it does not support in it."""
         given = await service.read(request, GrammarCheckRequest, {})
-        asked = asked_constraint(given, frontend.grammar.whitespace)
+        asked = await asked_constraint(given, frontend.grammar.whitespace)
         if asked is None:
             raise ApiError(f"there is no constraint: give one of {', '.join(NAMES)}")
         asked = replace(asked, owner=owner_of(caller_of(request)))

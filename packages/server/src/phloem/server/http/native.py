@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from phloem.server.frontend import Frontend
+from phloem.server.http.constraints import is_large
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, raise_if_failed, refusing
 from phloem.server.http.fitting import check_fits
@@ -136,7 +138,8 @@ async def _jobs(
     namespace = namespace_of(caller, request.cache_salt)
     arguments = (frontend, text, params.sampling, ids, namespace)
     with refusing(names=_SGLANG_NAMES if params.logprobs_as_sglang else None):
-        jobs, single = await apart(text_size(text), _make_jobs, *arguments)
+        size = sys.maxsize if is_large(params.sampling) else text_size(text)
+        jobs, single = await apart(size, _make_jobs, *arguments)
     if not jobs:
         raise ApiError("text is empty: give at least one", param="text")
     check_count(len(jobs), 1)
