@@ -12,8 +12,8 @@ def turns_of(**limits) -> Turns:
     return Turns(Limits(**limits))
 
 
-def added(turns: Turns, count: int) -> list[Job]:
-    jobs = [Job(None) for _ in range(count)]
+def added(turns: Turns, count: int, owner: str = "") -> list[Job]:
+    jobs = [Job(None, owner) for _ in range(count)]
     for job in jobs:
         turns.add(job)
     return jobs
@@ -146,3 +146,51 @@ def test_who_leaves_waits_no_longer():
     turns.drop(first)
     assert turns.take() is second
     assert turns.jobs == [second]
+
+
+def test_owners_have_their_turns_one_after_the_other():
+    turns = turns_of(workers=1)
+    many, one, two = (added(turns, count, owner) for owner, count in zip("abc", (4, 1, 2)))
+    expected = [many[0], one[0], two[0], many[1], two[1], many[2], many[3]]
+    assert turns.jobs[: len(many)] == many
+    assert [turns.take() for _ in range(8)] == [*expected, None]
+
+
+def test_so_do_the_owners_of_long_ones():
+    turns = turns_of(workers=3)
+    long = [*added(turns, 3, "a"), *added(turns, 1, "b")]
+    for job in long:
+        job.long = True
+        turns.drop(job)
+        turns.add(job)
+    first, second = turns.take(), turns.take()
+    assert [first, second, turns.take()] == [long[0], long[3], None]
+    turns.end(first)
+    assert turns.take() is long[1]
+
+
+def test_who_tries_again_is_next_though_it_was_the_turn_of_another():
+    turns = turns_of(workers=1)
+    first, *_ = added(turns, 2, "a")
+    other, *_ = added(turns, 1, "b")
+    turns.end(turns.take())
+    turns.add_again(first)
+    assert [turns.take(), turns.take()] == [first, other]
+
+
+def test_who_fills_the_queue_leaves_others_their_share_of_it():
+    turns = turns_of(workers=1, waiting=3)
+    added(turns, 4, "a")
+    added(turns, 2, "b")
+    for owner in "ab":
+        with pytest.raises(Overloaded):
+            added(turns, 1, owner)
+    added(turns, 1, "c")
+
+
+def test_an_owner_who_leaves_has_no_turn():
+    turns = turns_of(workers=1)
+    (gone,) = added(turns, 1, "a")
+    (stays,) = added(turns, 1, "b")
+    turns.drop(gone)
+    assert [turns.take(), turns.take()] == [stays, None]

@@ -51,6 +51,7 @@ class _Job:
     request: Frame
     read: Callable[[Frame], Any]
     """Makes the result of a worker's reply."""
+    owner: str = ""
     waiters: list[Future[Any]] = field(default_factory=list)
     work: Future[Frame] | None = None
     """A worker's answer, once it is asked."""
@@ -110,7 +111,8 @@ class CompileService:
 
     def submit(self, constraint: Constraint, owner: str = "") -> Future[CompiledConstraint]:
         """Compile a constraint, or find it compiled for the same owner: how long it takes tells
-        one owner nothing of the constraints of others. An owner has no null character.
+        one owner nothing of the constraints of others. An owner has no null character. Owners have
+        their turns at the workers one after the other, however many constraints each has.
 
         The future can be cancelled at any time; when all that wait for an equal constraint have
         done so, the worker that is at it is killed. It raises what `GrammarBackend.compile` raises,
@@ -119,7 +121,7 @@ class CompileService:
         """
         key = _key_of(constraint, owner)
         request = Frame({"constraint": asdict(constraint)})
-        return self._share(_Job(key, request, partial(self._read_compiled, key)))
+        return self._share(_Job(key, request, partial(self._read_compiled, key), owner))
 
     def check(
         self, constraint: Constraint, backends: Sequence[str], owner: str = ""
@@ -127,7 +129,7 @@ class CompileService:
         """`support.check` in a worker; shared, cancelled and bounded as `submit`."""
         key = "\0".join((_key_of(constraint, owner), *backends))
         request = Frame({"constraint": asdict(constraint), "check": list(backends)})
-        return self._share(_Job(key, request, _read_report))
+        return self._share(_Job(key, request, _read_report, owner))
 
     def compile(self, constraint: Constraint, timeout: float | None = None) -> CompiledConstraint:
         """`submit`, and wait for it, at most `timeout` seconds.
@@ -234,7 +236,7 @@ class CompileService:
             if not job.waiters:
                 return
             try:
-                work = job.work = self._pool.submit(job.request)
+                work = job.work = self._pool.submit(job.request, job.owner)
             except RuntimeError:  # closed since, which resolves all jobs
                 return
         work.add_done_callback(partial(self._done, job))

@@ -37,14 +37,14 @@ class WorkerPool:
         self._workers: list[WorkerProcess] = []
         self._closed = False
 
-    def submit(self, request: Frame | None) -> Future[Frame]:
-        """Queue a request, or None to have a worker started.
+    def submit(self, request: Frame | None, owner: str = "") -> Future[Frame]:
+        """Queue a request of somebody's, or None to have a worker started.
 
         Cancelling the future kills the worker that is at it. It raises `TookTooLong` if the request
         took too long, `Crashed` if two workers died of it, `Overloaded` if too many wait, and
         another `RuntimeError` if no worker can be had, or somebody killed two that were at it.
         """
-        job = Job(request)
+        job = Job(request, owner)
         with self._lock:
             if self._closed:
                 raise RuntimeError("the worker pool is closed")

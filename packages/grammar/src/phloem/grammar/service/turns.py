@@ -3,12 +3,14 @@
 What a constraint will cost is seen only by compiling it. So each starts as a new one, and is a long
 one once it has used `Limits.brief_seconds`, or taken `SLOWDOWN` times as long by the clock. Long
 ones keep all workers but one to themselves, first come first served, and new ones the last: few
-that take long hold up only each other. Processes and threads are `pool`'s.
+that take long hold up only each other. Among its like, owners have their turns one after the other,
+however many jobs each has. Processes and threads are `pool`'s.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
@@ -24,6 +26,8 @@ class Job:
 
     request: Frame | None
     """None: only have a worker started."""
+    owner: str = ""
+    """Who wants it."""
     future: Future[Frame] = field(default_factory=Future)
     worker: WorkerProcess | None = None
     """Who is at it."""
@@ -34,6 +38,53 @@ class Job:
     """How workers that were at it died, of it or of something else."""
 
 
+class Queue:
+    """Jobs that wait: owners in turn, and of each the jobs in their order."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, deque[Job]] = {}
+        """By owner, whose turn is next first; nobody has none."""
+
+    def __iter__(self) -> Iterator[Job]:
+        return (job for jobs in self._of.values() for job in jobs)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of.values()))
+
+    def has_room(self, owner: str, most: int) -> bool:
+        """Whether one more of this owner may wait: `most` do in all, and beyond that those of whom
+        has less than an equal share of it, since others have theirs and more."""
+        own = len(self._of.get(owner, ()))
+        return len(self) < most or own < most // len(self._of.keys() | {owner})
+
+    def append(self, job: Job) -> None:
+        """Let it wait behind those of its owner."""
+        self._of.setdefault(job.owner, deque()).append(job)
+
+    def prepend(self, job: Job) -> None:
+        """Let it be the next."""
+        jobs = self._of.pop(job.owner, deque())
+        jobs.appendleft(job)
+        self._of = {job.owner: jobs} | self._of
+
+    def pop(self) -> Job:
+        """Take the next; its owner is the last then."""
+        owner = next(iter(self._of))
+        jobs = self._of.pop(owner)
+        job = jobs.popleft()
+        if jobs:
+            self._of[owner] = jobs
+        return job
+
+    def discard(self, job: Job) -> None:
+        """Forget one, if it waits."""
+        jobs = self._of.get(job.owner, deque())
+        if job in jobs:
+            jobs.remove(job)
+            if not jobs:
+                del self._of[job.owner]
+
+
 class Turns:
     """The jobs that wait and those that run. Not synchronized; the pool is its one user."""
 
@@ -41,8 +92,8 @@ class Turns:
         self._limits = limits
         self._lanes = max(limits.workers - 1, 1)
         """How many long jobs nobody can preempt; the only worker there is must do them too."""
-        self._new: deque[Job] = deque()
-        self._long: deque[Job] = deque()
+        self._new = Queue()
+        self._long = Queue()
         self._running: list[Job] = []
         """The long ones in the order in which they became so."""
 
@@ -52,7 +103,7 @@ class Turns:
         return [*self._new, *self._long, *self._running]
 
     def add(self, job: Job) -> None:
-        """Let a job wait behind its like.
+        """Let a job wait behind its owner's others of its like.
 
         Raises:
             Overloaded: if too many do.
@@ -60,7 +111,7 @@ class Turns:
         queue, most = self._new, self._limits.waiting + self._free
         if job.long:
             queue, most = self._long, self._limits.waiting_long
-        if len(queue) >= most:
+        if not queue.has_room(job.owner, most):
             raise Overloaded(
                 f"{len(queue)} constraints wait to be compiled, as many as may: try again later"
             )
@@ -68,14 +119,14 @@ class Turns:
 
     def add_again(self, job: Job) -> None:
         """Let a job that has waited already be the next of its like."""
-        (self._long if job.long else self._new).appendleft(job)
+        (self._long if job.long else self._new).prepend(job)
 
     def take(self) -> Job | None:
         """The next job, which runs from now on; None if there is none that may."""
         if self._long and sum(job.long for job in self._running) < self._lanes:
-            job = self._long.popleft()
+            job = self._long.pop()
         elif self._new:
-            job = self._new.popleft()
+            job = self._new.pop()
         else:
             return None
         self._running.append(job)
@@ -107,8 +158,7 @@ class Turns:
     def drop(self, job: Job) -> None:
         """A job waits no longer, if it did."""
         for queue in (self._new, self._long):
-            if job in queue:
-                queue.remove(job)
+            queue.discard(job)
 
     @property
     def _free(self) -> int:
