@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,40 @@ def test_there_is_time_to_drain_before_the_end():
     service = load("compose.yaml")["services"]["phloem"]
     drain = float(service["command"][service["command"].index("--drain-seconds") + 1])
     assert drain + 10 <= float(service["stop_grace_period"].removesuffix("s"))
+
+
+def documents(path):
+    return list(yaml.safe_load_all((DEPLOY / path).read_text(encoding="utf-8")))
+
+
+def test_keys_reach_the_server_where_there_are_any(monkeypatch):
+    keys, metrics = documents("kubernetes/optional/keys.yaml")
+    (source,) = container()["envFrom"]
+    assert source["secretRef"] == {"name": keys["metadata"]["name"], "optional": True}
+    compose = load("compose.yaml")["services"]["phloem"]["environment"]
+    known = {
+        field.metadata["secret_env"] for field in fields(HttpArgs) if field.metadata["secret_env"]
+    }
+    assert set(keys["stringData"]) == set(compose) == known
+    # As they are here, and as compose has them where there are none, they are no keys.
+    for name in known:
+        assert keys["stringData"][name] == ""
+        assert compose[name] == f"${{{name}:-}}"
+        monkeypatch.setenv(name, "")
+    params = command.make_context("serve", ["--model", "m"]).params
+    assert not params["api_key"]
+    assert not params["admin_api_key"]
+    (endpoint,) = load("kubernetes/optional/servicemonitor.yaml")["spec"]["endpoints"]
+    credentials = endpoint["authorization"]["credentials"]
+    assert credentials["name"] == metrics["metadata"]["name"]
+    assert credentials["key"] in metrics["stringData"]
+
+
+def test_prometheus_beside_a_server_with_keys_is_let_in():
+    line = load("compose.yaml")["services"]["phloem"]["command"]
+    context = command.make_context("serve", line[1:])
+    assert context.params["metrics_access"] == "open"
+    assert "authorization" not in load("prometheus/prometheus.yml")["scrape_configs"][0]
 
 
 def test_probes_ask_for_what_there_is(serve, write_script):
