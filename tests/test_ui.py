@@ -18,6 +18,7 @@ SECONDS = 20_000
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 CHAT = "[user]{}[assistant]"
 ANSWER = "Sap flows down."
+SMILE = "ça 🙂!"
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,8 @@ def server(serve, write_script):
         {"prompt": CHAT.format("Sure?"), "distributions": [{str(byte_id("a")): 1.0}, third]},
         {"prompt": "Once upon", "output": " a time"},
         {"prompt": CHAT.format("Long"), "output": "la " * 100},
+        {"prompt": CHAT.format("Smile"), "output": SMILE},
+        {"prompt": "Smile", "output": SMILE},
     ]
     return serve(write_script(script), grammar_backend="fsm", chunked_prefill_size=20)
 
@@ -89,8 +92,14 @@ def say(page, text):
 def answered(page, text, turns=1):
     """Waits for the whole of that many answers, of which this is the last."""
     expect(page.locator(".turn.answer .prompt")).to_have_count(turns)
+    assert shown(page) == text
+
+
+def shown(page):
+    """The tokens of the last answer, without what is said to be none of it."""
     tokens = page.locator(".turn.answer").last.locator(".token")
-    assert "".join(tokens.all_text_contents()).removesuffix("<end>") == text
+    text = "each => [...each.childNodes].filter((node) => node.nodeType === 3).map((node) => node.data)"
+    return "".join(tokens.evaluate_all(f"all => all.flatMap({text})"))
 
 
 def test_a_chat_streams_over_several_turns_and_tells_what_it_took(browser, server):
@@ -139,6 +148,38 @@ def test_a_text_is_continued_without_a_chat_template(browser, server):
         expect(page.locator(".turn.user")).to_contain_text("Once upon")
 
 
+@pytest.mark.parametrize("mode", ["Chat", "Completion"])
+def test_characters_of_several_tokens_are_shown_as_such(browser, server, mode):
+    with opened(browser, server) as page:
+        page.get_by_label(mode, exact=True).check()
+        say(page, "Smile")
+        answered(page, SMILE)
+
+
+def test_what_is_no_part_of_the_answer_is_set_apart(browser, server):
+    with opened(browser, server) as page:
+        page.fill("#stop-strings", "s d")
+        say(page, "Which way?")
+        answered(page, "Sap flow")
+        expect(page.locator(".token .special")).to_have_text(["s", " ", "d"])
+
+
+def test_an_answer_that_was_left_is_no_part_of_the_next_conversation(browser, server):
+    with opened(browser, server) as page:
+        server.post("/pause_generation", mode="in_place")
+        try:
+            say(page, "Long")
+            expect(page.get_by_role("button", name="Stop")).to_be_visible()
+            page.get_by_role("button", name="New conversation").click()
+            expect(page.locator(".turn")).to_have_count(0)
+        finally:
+            server.http.post("/continue_generation")
+        with page.expect_request("**/v1/chat/completions") as asked:
+            say(page, "Which way?")
+        assert asked.value.post_data_json["messages"] == [{"role": "user", "content": "Which way?"}]
+        answered(page, ANSWER)
+
+
 def test_an_answer_is_stopped_and_its_request_ended(browser, server):
     with opened(browser, server) as page:
         server.post("/pause_generation", mode="in_place")
@@ -171,8 +212,7 @@ def test_a_schema_is_checked_while_it_is_written_and_then_enforced(browser, serv
         expect(verdict).to_contain_text("The server enforces this")
         page.get_by_role("button", name="Regenerate").click()
         expect(page.locator(".turn.answer .prompt")).to_have_count(1)
-        text = "".join(page.locator(".turn.answer .token").all_text_contents())
-        assert text.removesuffix("<end>") in ('"up"', '"down"')
+        assert shown(page) in ('"up"', '"down"')
         page.select_option("#constraint-kind", "regex")
         page.fill("#constraint", "(")
         expect(verdict).to_have_class(re.compile("bad"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from fastapi import FastAPI, Request
 from starlette.testclient import TestClient
@@ -210,11 +212,22 @@ def test_the_text_of_a_node_is_told_where_it_is_still_there(client):
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "id")
 
 
-@pytest.mark.parametrize("path", ["/ui/api/snapshot", "/ui/api/node?id=1.4"])
+@pytest.mark.parametrize(
+    "path", ["/ui/api/snapshot", "/ui/api/node?id=1.4", "/ui/api/request?id=r"]
+)
 def test_what_concerns_all_callers_is_for_admins(client, path):
     refused = client.get(path, headers={"x-api-key": "mere"})
     assert refused.status_code == 403
     assert "admin key" in refused.json()["error"]["message"]
+
+
+def test_the_times_of_a_request_are_told_by_its_id_while_it_is_known(client, recent):
+    begun(recent).take(news(1))
+    shown = client.get("/ui/api/request", params={"id": "r"})
+    assert shown.headers["cache-control"] == "no-store"
+    assert [tokens for _, tokens in shown.json()["steps"]] == [1]
+    assert client.get("/ui/api/snapshot").json()["requests"][0]["rid"] == "r"
+    assert client.get("/ui/api/request", params={"id": "other"}).status_code == 404
 
 
 def test_a_scheduler_that_does_not_answer_is_a_503(client, engine, monkeypatch):
@@ -242,6 +255,10 @@ def news(tokens, finish=None, **fields):
     return TextNews("r", "", [0], Finish(finish) if finish else None, 4, tokens, 3, **fields)
 
 
+def listed(recent):
+    return json.loads(msgspec.json.encode(recent.summaries()))
+
+
 def begun(recent, rid="r"):
     return recent.begin(GenerationRequest(rid, [1, 2, 3, 4], SamplingParams()), recent.now())
 
@@ -250,26 +267,44 @@ def test_a_request_is_followed_from_its_start_to_its_end():
     clock = Clock()
     recent = Recent(clock)
     trace = begun(recent)
-    (shown,) = recent.described()
+    shown = recent.described("r")
     assert (shown["finish"], shown["steps"], shown["cached_tokens"]) == (None, [], None)
     clock.now = 10.5
     trace.take(news(1))
     clock.now = 11
     marks = [("chunk", 0.1, 1), ("taken_back", 0.7, 0)]
     trace.take(news(2, "stop", retractions=1, timings={"queue": 0.25}, marks=marks))
-    (shown,) = recent.described()
+    shown = recent.described("r")
     assert shown["steps"] == [(0.5, 1), (1.0, 2)]
     assert (shown["finish"], shown["seconds"], shown["cached_tokens"]) == ("stop", 1.0, 3)
     assert (shown["retractions"], shown["timings"]) == (1, {"queue": 0.25})
     assert [(each["kind"], each["at"], each["tokens"]) for each in shown["marks"]] == marks
     trace.end("abort")
-    assert recent.described()[0]["finish"] == "stop"
+    assert recent.described("r")["finish"] == "stop"
+
+
+def test_the_list_has_how_requests_went_and_no_times_of_tokens():
+    clock = Clock()
+    recent = Recent(clock)
+    trace = begun(recent)
+    assert listed(recent)[0]["first"] is None
+    clock.now = 10.5
+    trace.take(news(1))
+    clock.now = 11
+    trace.take(news(2))
+    (running,) = listed(recent)
+    trace.take(news(3, "stop"))
+    (ended,) = listed(recent)
+    assert (running["first"], ended["first"]) == (0.5, 0.5)
+    assert (running["completion_tokens"], running["finish"]) == (2, None)
+    assert (ended["completion_tokens"], ended["finish"]) == (3, "stop")
+    assert not {"steps", "marks"} & (running.keys() | ended.keys())
 
 
 def test_one_that_its_client_left_has_ended_too():
     recent = Recent(Clock())
     begun(recent).end("abort")
-    assert recent.described()[0]["finish"] == "abort"
+    assert recent.described("r")["finish"] == "abort"
 
 
 def test_running_ones_come_first_and_old_ones_are_forgotten():
@@ -277,8 +312,9 @@ def test_running_ones_come_first_and_old_ones_are_forgotten():
     for number in range(2 * KEPT):
         begun(recent, f"old-{number}").end("stop")
     begun(recent, "runs")
-    rids = [each["rid"] for each in recent.described()]
+    rids = [each["rid"] for each in listed(recent)]
     assert rids == ["runs", *(f"old-{2 * KEPT - 1 - at}" for at in range(KEPT))]
+    assert recent.described("old-0") is None
 
 
 @pytest.mark.parametrize("tokens", [MOST_STEPS - 1, MOST_STEPS + 1, 10 * MOST_STEPS + 7])
@@ -289,7 +325,7 @@ def test_a_long_output_keeps_its_first_and_last_times_and_few_between(tokens):
     for at in range(1, tokens + 1):
         clock.now += 1
         trace.take(news(at, "length" if at == tokens else None))
-    (shown,) = recent.described()
+    shown = recent.described("r")
     steps = shown["steps"]
     assert (steps[0], steps[-1]) == ((1.0, 1), (float(tokens), tokens))
     assert len(steps) <= MOST_STEPS + 1

@@ -51,7 +51,7 @@ def tree_node(scheduler: Scheduler, id: str) -> Value:
         ValueError: that is no node's id.
     """
     age, _, end = id.partition(".")
-    if not (age.isdecimal() and end.isdecimal() and len(id) < 40):
+    if not (id.isascii() and age.isdecimal() and end.isdecimal() and len(id) < 40):
         raise ValueError(f"id {id[:40]!r} is no node's: give one that the tree shows, like 12.340")
     cache = scheduler.manager.tree
     if not isinstance(cache, RadixCache):

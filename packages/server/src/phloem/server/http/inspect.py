@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from phloem.server.frontend import ServiceUnavailable
@@ -52,6 +53,15 @@ def add_inspection(app: FastAPI, service: Service) -> None:
         """The scheduler, its pool and tree, latencies, and the last requests."""
         _check_admin(request)
         return _fresh(Response(await snapshots.get(), media_type="application/json"))
+
+    @app.get("/ui/api/request", include_in_schema=False)
+    async def one_request(request: Request, id: str) -> Response:
+        """One of the last requests with the times of its tokens."""
+        _check_admin(request)
+        found = service.generation.recent.described(id)
+        if found is None:
+            raise HTTPException(404, "that request is none of the last ones")
+        return _fresh(json_response(found))
 
     @app.get("/ui/api/node", include_in_schema=False)
     async def node(request: Request, id: str) -> Response:
@@ -110,7 +120,7 @@ class _Snapshots:
             "draining": frontend.draining,
             "state": state,
             **shown,
-            "requests": service.generation.recent.described(),
+            "requests": service.generation.recent.summaries(),
             **_measured(service.metrics.registry),
         }
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import chain, islice
 from typing import Any
+
+import msgspec
 
 from phloem.server.frontend import GenerationRequest
 from phloem.server.messages import TextNews
@@ -27,6 +30,7 @@ class Trace:
         "_began",
         "_clock",
         "_every",
+        "_first",
         "_last",
         "_recent",
         "_skipped",
@@ -50,6 +54,7 @@ class Trace:
         self._clock = clock
         self._began = began
         self._every = 1
+        self._first: float | None = None
         self._skipped = 0
         self._steps: list[tuple[float, int]] = []
         self._last: TextNews | None = None
@@ -64,6 +69,8 @@ class Trace:
     def take(self, news: TextNews) -> None:
         """Note news of the sequence."""
         self._last = news
+        if self._first is None and news.completion_tokens:
+            self._first = self._clock() - self._began
         if news.timings is not None:
             self._timings = news.timings
         self._skipped += 1
@@ -84,10 +91,8 @@ class Trace:
             self.seconds = self._clock() - self._began
             self._recent.ended(self)
 
-    def described(self) -> dict[str, Any]:
-        """All of it, times in seconds: `steps` are pairs of the time since the start and the tokens
-        that were there by then, and `marks` what the scheduler tells at the end.
-        """
+    def summary(self) -> dict[str, Any]:
+        """How it went, times in seconds; `first` is that of its first token."""
         last = self._last
         return {
             "rid": self.rid,
@@ -98,7 +103,17 @@ class Trace:
             "retractions": last.retractions if last else 0,
             "finish": self.finish,
             "seconds": self.seconds or self._clock() - self._began,
+            "first": self._first,
             "timings": self._timings,
+        }
+
+    def described(self) -> dict[str, Any]:
+        """The same, and its `steps`, pairs of the time since the start and the tokens that were
+        there by then, and `marks`, which the scheduler tells at the end.
+        """
+        last = self._last
+        return {
+            **self.summary(),
             "marks": [
                 {"kind": kind, "at": round(at, 4), "tokens": tokens}
                 for kind, at, tokens in (last and last.marks) or ()
@@ -114,7 +129,8 @@ class Recent:
         self.now = clock
         """Seconds."""
         self._running: dict[Trace, None] = {}
-        self._ended: deque[Trace] = deque(maxlen=KEPT)
+        self._ended: deque[tuple[Trace, msgspec.Raw]] = deque(maxlen=KEPT)
+        """With their summaries, encoded once."""
 
     def begin(self, request: GenerationRequest, began: float) -> Trace:
         """Take note of a sequence that was started at a time of `now`."""
@@ -125,9 +141,21 @@ class Recent:
     def ended(self, trace: Trace) -> None:
         """From a trace, once."""
         del self._running[trace]
-        self._ended.append(trace)
+        self._ended.append((trace, msgspec.Raw(msgspec.json.encode(trace.summary()))))
 
-    def described(self) -> list[dict[str, Any]]:
-        """The newest `KEPT` of those that run, newest first, then the ended ones likewise."""
-        running = list(self._running)[-KEPT:]
-        return [trace.described() for trace in (*running[::-1], *reversed(self._ended))]
+    def summaries(self) -> list[dict[str, Any] | msgspec.Raw]:
+        """Of the newest `KEPT` of those that run, newest first, then of the ended ones likewise; to
+        be encoded as JSON.
+        """
+        running = islice(reversed(self._running), KEPT)
+        return [
+            *(trace.summary() for trace in running),
+            *(summary for _, summary in reversed(self._ended)),
+        ]
+
+    def described(self, rid: str) -> dict[str, Any] | None:
+        """All of the newest sequence with an id; None if it is not known any more."""
+        ended = (trace for trace, _ in reversed(self._ended))
+        traces = chain(reversed(self._running), ended)
+        found = next((trace for trace in traces if trace.rid == rid), None)
+        return found and found.described()

@@ -10,6 +10,9 @@ export async function modelName() {
   return model;
 }
 
+/** Another server may be there now, or another key: the name is asked for again. */
+export const forgetModel = () => (model = undefined);
+
 /** An answer, empty. Times are milliseconds of the page's clock. */
 export const newAnswer = () => ({
   text: "",
@@ -26,9 +29,8 @@ export const newAnswer = () => ({
 /** Lets a chat's answer to `messages` come into `answer`; calls `changed` after each event. */
 export async function chat(answer, messages, fields, signal, changed) {
   const wanted = fields.logprobs ? { ...fields, top_logprobs: 5 } : fields;
-  const body = { ...wanted, model: await modelName(), messages, stream: true, stream_options: { include_usage: true } };
-  const names = new TokenTexts();
-  for await (const event of stream("v1/chat/completions", body, signal)) {
+  const texts = new TokenTexts();
+  for await (const event of events("v1/chat/completions", { ...wanted, messages }, signal)) {
     for (const choice of event.choices ?? []) {
       const delta = choice.delta ?? {};
       note(answer, delta.content || delta.reasoning_content || delta.tool_calls);
@@ -38,7 +40,7 @@ export async function chat(answer, messages, fields, signal, changed) {
       const shown = delta.reasoning_content && !delta.content ? [] : choice.logprobs?.content ?? [];
       for (const token of shown) {
         const top = token.top_logprobs.map((each) => ({ text: each.token, logprob: each.logprob }));
-        answer.tokens.push({ text: names.of(token), name: token.token, logprob: token.logprob, top });
+        answer.tokens.push({ text: texts.of(token.bytes), name: token.token, logprob: token.logprob, top });
       }
       answer.finish = choice.finish_reason ?? answer.finish;
     }
@@ -50,22 +52,31 @@ export async function chat(answer, messages, fields, signal, changed) {
 /** The same for the continuation of a text. */
 export async function completion(answer, prompt, fields, signal, changed) {
   const wanted = fields.logprobs ? { ...fields, logprobs: 5 } : fields;
-  const body = { ...wanted, model: await modelName(), prompt, stream: true, stream_options: { include_usage: true } };
-  for await (const event of stream("v1/completions", body, signal)) {
+  const texts = new TokenTexts();
+  for await (const event of events("v1/completions", { ...wanted, prompt }, signal)) {
     for (const choice of event.choices ?? []) {
       note(answer, choice.text || choice.logprobs?.tokens.length);
       answer.text += choice.text;
-      choice.logprobs?.tokens.forEach((text, at) => {
+      choice.logprobs?.tokens.forEach((name, at) => {
         const top = Object.entries(choice.logprobs.top_logprobs?.[at] ?? {})
-          .map(([name, logprob]) => ({ text: name, logprob }))
+          .map(([text, logprob]) => ({ text, logprob }))
           .sort((a, b) => b.logprob - a.logprob)
           .slice(0, 5);
-        answer.tokens.push({ text, name: text, logprob: choice.logprobs.token_logprobs[at], top });
+        answer.tokens.push({ text: texts.of(bytesOf(name)), name, logprob: choice.logprobs.token_logprobs[at], top });
       });
       answer.finish = choice.finish_reason ?? answer.finish;
     }
     settle(answer, event);
     changed();
+  }
+}
+
+async function* events(path, fields, signal) {
+  try {
+    yield* stream(path, { ...fields, model: await modelName(), stream: true, stream_options: { include_usage: true } }, signal);
+  } catch (error) {
+    if (error.status === 404) forgetModel();
+    throw error;
   }
 }
 
@@ -90,9 +101,15 @@ function settle(answer, event) {
 
 /** Texts of tokens of which some are parts of a character: the last part has all of it. */
 class TokenTexts {
-  #decoder = new TextDecoder();
+  #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 
-  of({ token, bytes }) {
-    return bytes ? this.#decoder.decode(new Uint8Array(bytes), { stream: true }) : token;
+  of(bytes) {
+    return this.#decoder.decode(new Uint8Array(bytes ?? []), { stream: true });
   }
+}
+
+/** The bytes of a token of a completion, in which parts of characters look like "bytes:\xf0\x9f". */
+function bytesOf(name) {
+  const parts = /^bytes:((\\x[0-9a-f]{2})+)$/.exec(name);
+  return parts ? parts[1].slice(2).split("\\x").map((part) => parseInt(part, 16)) : new TextEncoder().encode(name);
 }

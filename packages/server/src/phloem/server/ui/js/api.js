@@ -4,12 +4,13 @@ import { apiKey } from "./store.js";
 
 /** What the server refused, or that it could not be reached. */
 export class ApiError extends Error {
-  constructor(message, status, code) {
+  constructor(message, status) {
     super(message);
-    this.status = status;
-    this.code = code;
+    this.status = status; // 0: there was no answer, or not all of it.
   }
 }
+
+const BROKE_OFF = "the answer broke off: the server ended or the connection was lost";
 
 /** The answer to a GET, parsed. */
 export const get = async (path, signal) => (await ask(path, { signal })).json();
@@ -23,10 +24,10 @@ export async function* stream(path, body, signal) {
   for await (const data of eventsOf(response.body)) {
     if (data === "[DONE]") return;
     const event = JSON.parse(data);
-    if (event.error) throw new ApiError(event.error.message, response.status, event.error.code);
+    if (event.error) throw new ApiError(event.error.message, response.status);
     yield event;
   }
-  throw new ApiError("the answer broke off: the server ended or the connection was lost", 0);
+  throw new ApiError(BROKE_OFF, 0);
 }
 
 function posted(body, signal) {
@@ -42,7 +43,7 @@ async function ask(path, options) {
     response = await fetch(new URL(`../${path}`, document.baseURI), { ...options, headers, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("the server cannot be reached", 0);
+    throw new ApiError(error.name === "TimeoutError" ? "the server does not answer" : "the server cannot be reached", 0);
   }
   if (!response.ok) throw await refusal(response);
   return response;
@@ -56,7 +57,7 @@ async function refusal(response) {
     // No JSON: a proxy's page, say.
   }
   const message = error.message || `the server answered with status ${response.status}`;
-  return new ApiError(message, response.status, error.code);
+  return new ApiError(message, response.status);
 }
 
 /** The data of server-sent events. */
@@ -64,7 +65,7 @@ async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await next(reader);
     if (done) return;
     const events = (rest + value).split("\n\n");
     rest = events.pop();
@@ -72,5 +73,14 @@ async function* eventsOf(body) {
       const lines = event.split("\n").filter((line) => line.startsWith("data:"));
       if (lines.length) yield lines.map((line) => line.slice(5).trimStart()).join("\n");
     }
+  }
+}
+
+async function next(reader) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(BROKE_OFF, 0);
   }
 }

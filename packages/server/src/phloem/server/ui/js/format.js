@@ -6,7 +6,13 @@ const whole = new Intl.NumberFormat("en");
 export const count = (value) => whole.format(Math.round(value));
 
 /** 1 as "1 token", 2 as "2 tokens". */
-export const counted = (value, what) => `${count(value)} ${what}${value === 1 ? "" : "s"}`;
+export const counted = (value, what) => `${count(value)} ${plural(value, what)}`;
+
+/** The word for that many. */
+export const plural = (value, what) => (value === 1 ? what : `${what}s`);
+
+/** Words with a full stop behind them. */
+export const sentence = (words) => (/[.!?]$/.test(words) ? words : `${words}.`);
 
 /** 12345 as "12.3 k", for where there is little room. */
 export function short(value) {

@@ -1,11 +1,14 @@
 // The frame of the page: its two views, the theme, the key, and the keyboard.
 
-import { modelName } from "./answer.js";
+import { forgetModel, modelName } from "./answer.js";
+import { get } from "./api.js";
 import { byId, h, say } from "./dom.js";
 import { hideOperations, makeOperations, showOperations } from "./operations.js";
 import { clear, makePlayground, regenerate, stop } from "./playground.js";
 import { apiKey, preferences, setApiKey } from "./store.js";
 
+const PERIOD = 4000; // Milliseconds between two looks at the server, while the page is visible.
+const PATIENCE = 3000; // The same, for its answer.
 const THEMES = ["system", "light", "dark"];
 const SHORTCUTS = [
   ["Ctrl+Enter", "send the message"],
@@ -28,6 +31,9 @@ const LETTERS = {
   t: nextTheme,
   "?": () => byId("help").showModal(),
 };
+
+let looking = 0; // The timer of the next look,
+let looks = 0; // and how many there were.
 
 const theme = () => preferences.get("theme") ?? "system";
 
@@ -69,16 +75,21 @@ function makeKeyDialog() {
     if (returnValue === "forget") setApiKey("");
     byId("key").returnValue = "";
     byId("key-value").value = "";
+    say(byId("key-state"), "");
     label();
-    askModel();
+    forgetModel();
+    look();
     showView();
   });
-  // Enter in the field uses the key, though "Forget" is the first button.
-  byId("key-value").addEventListener("keydown", (event) => {
-    if (event.key !== "Enter") return;
+  const use = (event) => {
     event.preventDefault();
-    byId("key").close("use");
-  });
+    // A header has no other characters.
+    if (/^[!-~]*$/.test(byId("key-value").value.trim())) byId("key").close("use");
+    else say(byId("key-state"), "A key has only ASCII characters, and no spaces.");
+  };
+  byId("key-use").addEventListener("click", use);
+  // Enter in the field uses the key, though "Forget" is the first button.
+  byId("key-value").addEventListener("keydown", (event) => event.key === "Enter" && use(event));
   label();
 }
 
@@ -104,18 +115,27 @@ function onKey(event) {
   }
 }
 
-async function askModel() {
-  const health = byId("health");
+/** Shows how the server is and what its model is called, now and from time to time. */
+async function look() {
+  clearTimeout(looking);
+  const mine = ++looks;
+  let words = "ready";
+  let why = "";
   try {
+    await get("ready", AbortSignal.timeout(PATIENCE));
     const name = await modelName();
     say(byId("model"), name);
     byId("model").title = name;
-    say(health, "ready");
-    health.classList.remove("down");
   } catch (error) {
-    say(health, error.status === 401 ? "needs a key" : "not reachable");
-    health.classList.add("down");
+    words = error.status === 401 ? "needs a key" : error.status ? "not ready" : "not reachable";
+    why = error.message;
+    if (!error.status) forgetModel();
   }
+  if (mine !== looks) return;
+  say(byId("health"), words);
+  byId("health").title = why;
+  byId("health").classList.toggle("down", words !== "ready");
+  if (!document.hidden) looking = setTimeout(look, PERIOD);
 }
 
 applyTheme();
@@ -126,5 +146,6 @@ makeHelp();
 byId("theme").addEventListener("click", nextTheme);
 document.addEventListener("keydown", onKey);
 addEventListener("hashchange", showView);
+document.addEventListener("visibilitychange", () => document.hidden || look());
 showView();
-askModel();
+look();

@@ -3,12 +3,14 @@
 import { get } from "./api.js";
 import { Histogram, PartsBar, Tile } from "./charts.js";
 import { byId, say } from "./dom.js";
-import { count, percent, short } from "./format.js";
+import { count, percent, sentence, short } from "./format.js";
 import { makeRequests, showRequests } from "./requests.js";
-import { makeTree, showTree } from "./tree.js";
+import { makeTree, NO_TREE, showTree } from "./tree.js";
 
 const PERIOD = 1000; // Milliseconds.
 const PERIOD_AFTER_FAILURE = 3000;
+const PATIENCE = 8000; // With the server, for an answer.
+const FRESH = 4000; // So long what was answered counts as what is.
 
 const tiles = {
   running: new Tile("Running"),
@@ -29,6 +31,7 @@ const histograms = { ttft: new Histogram("Time to first token"), itl: new Histog
 let open = false;
 let paused = false;
 let timer = 0;
+let ageing = 0; // The timer after which what is shown is old.
 let before = null; // The last snapshot.
 
 /** Makes the view. */
@@ -42,6 +45,7 @@ export function makeOperations() {
     paused = !paused;
     byId("pause").setAttribute("aria-pressed", String(paused));
     say(byId("pause"), paused ? "Go on" : "Pause updates");
+    if (paused) clearTimeout(ageing);
     goOn();
   });
   document.addEventListener("visibilitychange", goOn);
@@ -67,18 +71,31 @@ function goOn() {
 async function update() {
   let wait = PERIOD;
   try {
-    show(await get("ui/api/snapshot"));
+    show(await get("ui/api/snapshot", AbortSignal.timeout(PATIENCE)));
     say(byId("operations-state"), "");
   } catch (error) {
     wait = PERIOD_AFTER_FAILURE;
-    const cure = error.status === 401 || error.status === 403 ? " Set the admin key above." : "";
-    say(byId("operations-state"), error.message + cure);
+    const forbidden = error.status === 401 || error.status === 403;
+    if (forbidden) showNothing();
+    say(byId("operations-state"), sentence(error.message) + (forbidden ? " Set the admin key above." : ""));
   }
   clearTimeout(timer);
   if (open && !paused && !document.hidden) timer = setTimeout(update, wait);
 }
 
+/** Forgets what a key was needed for. */
+function showNothing() {
+  byId("operations").classList.add("withheld");
+  showTree(NO_TREE);
+  showRequests([]);
+  before = null;
+}
+
 function show(now) {
+  const { classList } = byId("operations");
+  classList.remove("withheld", "stale");
+  clearTimeout(ageing);
+  if (!paused) ageing = setTimeout(() => classList.add("stale"), FRESH);
   const { state, pool: kv, totals } = now;
   tiles.running.show(count(state.running), `of at most ${count(state.max_running_requests)}`);
   tiles.waiting.show(count(state.waiting), state.paused ? `paused (${state.paused})` : now.draining ? "draining" : "in the queue");

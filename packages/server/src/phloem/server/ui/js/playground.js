@@ -42,11 +42,9 @@ export function makePlayground() {
   clear();
 }
 
-/** Ends the answer that comes, if one does; whether one did. */
+/** Ends the answer that comes, if one does. */
 export function stop() {
-  if (!running) return false;
-  running.abort();
-  return true;
+  running?.abort();
 }
 
 /** Answers the last question again. */
@@ -61,6 +59,7 @@ export function regenerate() {
 export function clear() {
   stop();
   hideCard();
+  busy(false, "");
   messages = [];
   const chatting = mode() === "chat";
   const [title, text] = EMPTY[mode()];
@@ -110,9 +109,11 @@ async function answerCompletion(prompt) {
   await run(turn, answer, { prompt }, (...rest) => completion(answer, prompt, ...rest));
 }
 
-/** Shows an answer while `work` lets it come; whether there is one. */
+/** Shows an answer while `work` lets it come; whether there is one that is still wanted. */
 async function run(turn, answer, asked, work) {
-  running = new AbortController();
+  const mine = new AbortController();
+  const wanted = () => running === mine; // Else the conversation was left: nothing more is shown.
+  running = mine;
   const turns = byId("turns");
   turns.append(turn.element);
   turns.scrollTop = turns.scrollHeight;
@@ -120,13 +121,15 @@ async function run(turn, answer, asked, work) {
   try {
     if (constraintIsBad()) throw new Error("The constraint is refused: see what is said below it.");
     const fields = { ...knobs(), ...constraint(), ...(byId("show-logprobs").checked ? { logprobs: true } : {}) };
-    await work(fields, running.signal, eachFrame(running.signal, () => {
+    await work(fields, mine.signal, eachFrame(wanted, () => {
       const follows = turns.scrollHeight - turns.scrollTop - turns.clientHeight < 80;
       turn.update(answer);
       if (answer.first !== null) say(byId("composer-state"), "Answering …");
       if (follows) turns.scrollTop = turns.scrollHeight;
     }));
   } catch (error) {
+    if (!wanted()) return false;
+    turn.update(answer);
     if (error.name !== "AbortError") {
       turn.fail(error.message);
       busy(false, "The request failed.");
@@ -134,6 +137,7 @@ async function run(turn, answer, asked, work) {
     }
     answer.finish = "stopped";
   }
+  if (!wanted()) return false;
   turn.update(answer);
   turn.finish(answer, asked, byId("show-cached").checked);
   turns.scrollTop = turns.scrollHeight;
@@ -143,12 +147,12 @@ async function run(turn, answer, asked, work) {
 }
 
 /** `work`, at most once a frame and while the answer comes: more events come than can be drawn. */
-function eachFrame(signal, work) {
+function eachFrame(wanted, work) {
   let due = 0;
   return () => {
     due ||= requestAnimationFrame(() => {
       due = 0;
-      if (running?.signal === signal) work();
+      if (wanted()) work();
     });
   };
 }

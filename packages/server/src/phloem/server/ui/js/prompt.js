@@ -3,7 +3,7 @@
 
 import { post } from "./api.js";
 import { h } from "./dom.js";
-import { count, percent } from "./format.js";
+import { count, percent, plural, sentence } from "./format.js";
 
 const MOST_SHOWN = 4000; // Tokens that were computed.
 
@@ -13,7 +13,7 @@ export function promptView(usage, asked) {
   const all = usage.prompt_tokens;
   const fill = h("i");
   fill.style.width = `${all ? (cached / all) * 100 : 0}%`;
-  const words = h("span", {}, "prompt ", h("b", {}, count(all)), ` tokens, ${count(cached)} cached (${percent(all ? cached / all : 0)})`);
+  const words = h("span", {}, "prompt ", h("b", {}, count(all)), ` ${plural(all, "token")}, ${count(cached)} cached (${percent(all ? cached / all : 0)})`);
   const bar = h("div", { class: "prompt-bar" }, h("div", { class: "track", "aria-hidden": "true" }, fill), words);
   const body = h("div");
   const details = h("details", {}, h("summary", {}, "Show it on the prompt"), body);
@@ -32,7 +32,7 @@ async function fillIn(body, asked, cached) {
     );
   } catch (error) {
     const reason = error.status === 404 ? "this server does not tell the tokens of a prompt" : error.message;
-    body.replaceChildren(h("p", { class: "muted" }, `Not to be had: ${reason}.`));
+    body.replaceChildren(h("p", { class: "muted" }, `Not to be had: ${sentence(reason)}`));
   }
 }
 

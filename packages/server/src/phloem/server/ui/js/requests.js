@@ -1,5 +1,6 @@
 // The last requests as a list, and the one that is chosen on a line of time.
 
+import { get } from "./api.js";
 import { byId, h, s, say, set, table, foldedTable } from "./dom.js";
 import { count, counted, percent, seconds } from "./format.js";
 
@@ -17,6 +18,7 @@ const listing = foldedTable("The timeline as a table", () => asTable());
 
 let requests = [];
 let chosen = null; // The id of the request on the line; null: the newest.
+let details = { steps: [], marks: [] }; // Of that request, once they have come.
 
 /** Makes the list. */
 export function makeRequests() {
@@ -38,6 +40,23 @@ export function showRequests(all) {
   while (body.rows.length > rows.length) body.deleteRow(-1);
   while (body.rows.length < rows.length) body.append(emptyRow());
   rows.forEach((request, at) => fillRow(body.rows[at], request));
+  const request = current();
+  if (request?.rid !== details.rid) details = { steps: [], marks: [] };
+  drawTimeline();
+  listing.refresh();
+  // Those of one that has ended do not change.
+  if (request && !(details.rid === request.rid && details.finish)) askDetails(request.rid);
+}
+
+async function askDetails(rid) {
+  let found;
+  try {
+    found = await get(`ui/api/request?id=${encodeURIComponent(rid)}`);
+  } catch {
+    return; // The next snapshot says what is the matter, and asks again.
+  }
+  if (current()?.rid !== rid) return;
+  details = found;
   drawTimeline();
   listing.refresh();
 }
@@ -78,8 +97,7 @@ function choose(rid) {
 /** When what ended, in seconds since the start; by the scheduler's clock where it has told. */
 function spans(request) {
   const { queue = null, ttft = null } = request.timings ?? {};
-  const first = ttft ?? request.steps.find(([, tokens]) => tokens > 0)?.[0] ?? null;
-  return { queue, first, end: request.seconds };
+  return { queue, first: ttft ?? request.first, end: request.seconds };
 }
 
 /** `[stage, from, to]` in the order in which they are drawn: what came in between lies on top. */
@@ -88,11 +106,11 @@ function stages(request) {
   const found = [["prefill", queue ?? 0, first ?? end]];
   if (queue !== null) found.push(["queue", 0, queue]);
   if (first !== null) found.push(["decode", first, end]);
-  request.marks.forEach(({ kind, at }, index) => {
-    const next = request.marks[index + 1]?.at ?? end;
+  details.marks.forEach(({ kind, at }, index) => {
+    const next = details.marks[index + 1]?.at ?? end;
     if (kind === "taken_back") found.push(["queue", at, next]);
     else if (first !== null && at > first) {
-      const token = request.steps.find(([time]) => time > at)?.[0] ?? end;
+      const token = details.steps.find(([time]) => time > at)?.[0] ?? end;
       found.push(["prefill", at, Math.min(next, token)]);
     }
   });
@@ -106,8 +124,8 @@ function drawTimeline() {
   const { end } = spans(request);
   const x = (time) => (Math.min(time, end) / Math.max(end, 1e-6)) * width;
   const block = ([kind, from, to]) => s("rect", { class: `stage-${kind}`, x: x(from), y: 6, width: Math.max(x(to) - x(from), 1), height: 26, rx: 2 });
-  const chunks = request.marks.filter(({ kind }) => kind === "chunk").slice(1);
-  const marks = request.steps.filter(([, tokens]) => tokens > 0).map(([time]) => s("line", { class: "mark", x1: x(time), x2: x(time), y1: 12, y2: 26 }));
+  const chunks = details.marks.filter(({ kind }) => kind === "chunk").slice(1);
+  const marks = details.steps.filter(([, tokens]) => tokens > 0).map(([time]) => s("line", { class: "mark", x1: x(time), x2: x(time), y1: 12, y2: 26 }));
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => s("text", { x: share * width, y: 48, "text-anchor": share === 0 ? "start" : share === 1 ? "end" : "middle" }, seconds(share * end)));
   set(picture, { viewBox: `0 0 ${width} 54`, width, height: 54, "aria-label": sentence(request) });
   picture.replaceChildren(
@@ -122,7 +140,7 @@ function drawTimeline() {
 function facts(request) {
   const { queue, first, end } = spans(request);
   const computed = request.prompt_tokens - (request.cached_tokens ?? 0);
-  const chunks = request.marks.filter(({ kind, at }) => kind === "chunk" && at <= (first ?? end)).length;
+  const chunks = details.marks.filter(({ kind, at }) => kind === "chunk" && at <= (first ?? end)).length;
   return [
     ["request", shortId(request.rid)],
     ["in the queue", seconds(queue)],
@@ -135,10 +153,9 @@ function facts(request) {
 const sentence = (request) => `Timeline: ${facts(request).map((fact) => fact.join(" ")).join(", ")}`;
 
 function asTable() {
-  const request = current();
   const events = [
-    ...request.marks.map(({ kind, at, tokens }) => [at, kind === "chunk" ? `a chunk of ${counted(tokens, "token")} goes out` : "its memory is taken back"]),
-    ...request.steps.map(([at, tokens]) => [at, `${counted(tokens, "output token")} so far`]),
+    ...details.marks.map(({ kind, at, tokens }) => [at, kind === "chunk" ? `a chunk of ${counted(tokens, "token")} goes out` : "its memory is taken back"]),
+    ...details.steps.map(([at, tokens]) => [at, `${counted(tokens, "output token")} so far`]),
   ];
   const rows = events.sort((a, b) => a[0] - b[0]).map(([at, what]) => [seconds(at), what]);
   return table("What became of the chosen request", ["Since its start", "What"], rows);

@@ -22,6 +22,8 @@ export class TokenList {
   #id = `tokens-${++number}`;
   #tokens = [];
   #at = -1;
+  #settled = 0; // So many tokens are in the answer's text as a whole,
+  #length = 0; // and so long are they.
 
   constructor() {
     this.element = h("div", {
@@ -36,28 +38,44 @@ export class TokenList {
     });
   }
 
-  /** Shows what of `tokens` is not shown yet. */
-  update(tokens) {
+  /** Shows what of `tokens` is not shown yet; what is not in the `text` of the answer, as such. */
+  update(tokens, text) {
     const fresh = tokens.slice(this.#tokens.length).map((token, at) => this.#element(token, this.#tokens.length + at));
     this.#tokens.push(...tokens.slice(this.#tokens.length));
     this.element.append(...fresh);
+    this.#compare(text);
+  }
+
+  /** Sets apart what the answer leaves out, such as a stop string; while it comes, more may follow. */
+  #compare(text) {
+    let whole = true; // Up to here.
+    let length = this.#length;
+    for (let at = this.#settled; at < this.#tokens.length; at++) {
+      const token = this.#tokens[at].text;
+      const rest = text.slice(length, length + token.length);
+      // The last token may be in it in part; and a text begins without the space of its first one.
+      const trimmed = length === 0 && !text.startsWith(token) && text.startsWith(token.trimStart());
+      const shown = trimmed ? token.length : token.startsWith(rest) ? rest.length : 0;
+      length += trimmed ? token.trimStart().length : shown;
+      divide(this.element.children[at], token, shown);
+      whole &&= shown === token.length;
+      if (whole) [this.#settled, this.#length] = [at + 1, length];
+    }
   }
 
   #element(token, at) {
     const chance = Math.exp(token.logprob ?? 0);
     const bucket = BOUNDS.filter((bound) => chance >= bound).length;
-    const unseen = token.text === "" ? " part" : "";
     return h(
       "span",
       {
-        class: `token p${bucket}${unseen}`,
+        class: `token p${bucket}`,
         role: "option",
         id: `${this.#id}-${at}`,
         "aria-selected": "false",
         "aria-label": `${visible(token.name)}, ${percent(chance)}`,
         "data-at": at,
       },
-      token.text,
     );
   }
 
@@ -99,6 +117,12 @@ export class TokenList {
     this.#unmark();
     hideCard();
   }
+}
+
+/** Shows the first `shown` characters of a token as text, the others as no part of it. */
+function divide(element, token, shown) {
+  const rest = token.slice(shown);
+  element.replaceChildren(token.slice(0, shown), ...(rest ? [h("span", { class: "special", title: "not part of the answer" }, rest)] : []));
 }
 
 function showCard(element, token) {

@@ -8,6 +8,7 @@ import { layOut } from "./treelayout.js";
 
 const HEATS = [["over 10 min", 600], ["10 min", 60], ["1 min", 10], ["10 s", 2], ["2 s", -1]];
 const HEIGHT = 330;
+export const NO_TREE = { namespaces: [], nodes: 0, spaces: 0, policy: "" };
 const TEXT_FROM = 34; // Pixels of width from which a node's tokens are written into it.
 
 const picture = s("svg", { class: "icicle", role: "tree", tabindex: 0, "aria-label": "Prefix tree" });
@@ -16,6 +17,7 @@ const shapes = s("g");
 const marker = s("rect", { class: "marker", "aria-hidden": "true" });
 const detail = h("div", { class: "node-detail", "aria-live": "off" });
 const empty = h("p", { class: "muted" });
+const folded = h("p", { class: "muted small" });
 const listing = foldedTable("The tree as a table", () => asTable());
 const drawn = new Map(); // Elements of nodes, by id.
 
@@ -26,7 +28,7 @@ let chosen = null; // The id of the node that is looked at.
 /** Makes the picture work. */
 export function makeTree() {
   picture.append(labels, shapes, marker);
-  byId("tree").append(legend(), empty, picture, detail, listing.element);
+  byId("tree").append(legend(), empty, picture, folded, detail, listing.element);
   picture.addEventListener("keydown", onKey);
   picture.addEventListener("focus", () => chosen ?? choose(boxes[0]?.id));
   shapes.addEventListener("click", (event) => choose(event.target.closest("[data-id]")?.dataset.id));
@@ -37,7 +39,7 @@ export function makeTree() {
 
 /** Shows a tree as the server describes it; null: nothing is cached here at all. */
 export function showTree(tree) {
-  shown = tree ?? { namespaces: [], nodes: 0, spaces: 0, policy: "" };
+  shown = tree ?? NO_TREE;
   draw();
   describe();
   listing.refresh();
@@ -55,6 +57,8 @@ function draw() {
   set(picture, { viewBox: `0 0 ${width} ${layout.height}`, width, height: layout.height });
   labels.replaceChildren(...layout.spaces.map(({ name, y }) =>
     s("text", { x: 0, y, class: "space" }, name ? `namespace ${name}` : "default namespace")));
+  const { namespaces, tokens } = layout.folded;
+  say(folded, namespaces ? `and ${counted(namespaces, "lighter namespace")} with ${counted(tokens, "token")}` : "");
   const gone = new Set(drawn.keys());
   for (const box of boxes) {
     gone.delete(box.id);

@@ -44,7 +44,7 @@ export class AnswerTurn {
         this.#tokens = new TokenList();
         this.#text.replaceChildren(this.#tokens.element);
       }
-      this.#tokens.update(answer.tokens);
+      this.#tokens.update(answer.tokens, answer.text);
     }
     this.#showFacts(answer, false);
   }
