@@ -430,11 +430,8 @@ class TestBadInput:
             ({"context_length": 100_000}, "more than the 512 tokens"),
             ({"device": "cuda"}, "no GPU"),
             ({"max_total_tokens": 10**12}, "max_total_tokens 1000000000000 needs"),
-            (
-                {"max_total_tokens": 2},
-                "cache of 2 tokens serves nobody: .* need 3 with page_size 1",
-            ),
-            ({"max_total_tokens": 47, "page_size": 16}, "need 48 with page_size 16: .* of 48 or"),
+            ({"max_total_tokens": 2}, "2 serves nobody: with page_size 1 a request needs 3 at"),
+            ({"max_total_tokens": 47, "page_size": 16}, "with page_size 16 a request needs 48 at"),
             ({"page_size": 1.5}, "page_size is 1.5"),
             ({"offline": "false"}, "offline is 'false'"),
             ({"random_seed": 2**70}, "random_seed"),
@@ -450,7 +447,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("page_size", [1, 16])
     def test_the_least_cache_that_an_engine_starts_with_serves_a_token(self, scripted, page_size):
-        with pytest.raises(ValueError, match=f"need {3 * page_size} with"):
+        with pytest.raises(ValueError, match=f"needs {3 * page_size} at least"):
             scripted([], max_total_tokens=3 * page_size - 1, page_size=page_size)
         engine = scripted([], max_total_tokens=3 * page_size, page_size=page_size)
         result = engine.generate("a", {"max_new_tokens": 1, "ignore_eos": True})

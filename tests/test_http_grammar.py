@@ -35,7 +35,8 @@ def servers(serve, chat_llama):
 
     def of(backend):
         if backend not in made:
-            server = serve(chat_llama, grammar_backend=backend, grammar_compile_timeout=300.0)
+            options = {} if backend == "none" else {"grammar_compile_timeout": 300.0}
+            server = serve(chat_llama, grammar_backend=backend, **options)
             if backend != "none":
                 # Its library is loaded with the first constraint.
                 check = {"regex": "a", "backend": backend}
