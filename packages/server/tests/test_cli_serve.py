@@ -48,6 +48,11 @@ def test_help_lists_every_option_in_the_group_that_it_belongs_to(phloem):
             "grammar_whitespace compact does nothing, since grammar_backend none",
         ),
         (["--grammar-backend", "none", "--no-jump-forward"], "jump_forward does nothing"),
+        (
+            ["--schedule-policy", "fcfs", "--lpm-fallback-above", "64"],
+            "lpm_fallback_above 64 does nothing, since schedule_policy fcfs",
+        ),
+        (["--crash-dump-dir", "/dev/null/dumps"], "crash_dump_dir '/dev/null/dumps' cannot be"),
         (["--tool-call-parser", "gpt-oss", "--reasoning-parser", "qwen3"], "different notations"),
         (["--log-requests", "text", "--log-level", "error"], "log_requests text shows nothing"),
         (

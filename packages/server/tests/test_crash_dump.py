@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import subprocess
 import sys
 
@@ -12,13 +13,14 @@ import pytest
 
 from phloem.scheduler import SamplingParams
 from phloem.server.compiling import NoCompiler
-from phloem.server.crash_dump import KEPT_FILES, CrashDumps
+from phloem.server.crash_dump import KEPT_FILES, CrashDumps, prepare_folder
 from phloem.server.frontend import GenerationRequest
 from phloem.server.http_config import HttpArgs, shown_options
 from phloem.server.in_flight import Flight
 from phloem.server.messages import Finish, Limits, TextBatch, TextNews
 from phloem.server.tokenizer_manager import TokenizerManager
 
+PARTS = ("phloem-crash-1-1.part", "phloem-crash-2-1.part", "mine.part")
 PARAMS = SamplingParams(max_new_tokens=9, stop=("secret",), logit_bias={7: 1.0})
 
 
@@ -221,6 +223,18 @@ def test_secrets_are_not_among_the_options_that_are_shown():
     shown = shown_options(options)
     assert shown["health_timeout"] == 10.0
     assert "secret" not in json.dumps(shown)
+
+
+def test_a_folder_is_made_and_what_a_killed_writer_left_is_removed(tmp_path):
+    folder = tmp_path / "a" / "b"
+    prepare_folder(folder)
+    old, new, other = (folder / name for name in PARTS)
+    for file in (old, new, other):
+        file.touch()
+    for file in (old, other):
+        os.utime(file, (1, 1))
+    prepare_folder(folder)
+    assert sorted(folder.iterdir()) == sorted((new, other))
 
 
 @pytest.mark.parametrize(

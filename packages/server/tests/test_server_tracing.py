@@ -199,6 +199,12 @@ def test_options_name_who_observes():
         assert both.startup_seconds == {"a": 1.0}
 
 
+def test_an_endpoint_with_a_password_is_refused_and_not_shown():
+    with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_HEADERS") as refusal:
+        HttpArgs(otlp_traces_endpoint="https://me:word@host/v1/traces")
+    assert "word@" not in str(refusal.value)
+
+
 def test_an_endpoint_that_is_no_url_is_refused():
     with pytest.raises(ValueError, match="is no URL"):
         HttpArgs(otlp_traces_endpoint="localhost:4318")

@@ -8,17 +8,19 @@ from dataclasses import replace
 from phloem.server.config import ServerArgs
 from phloem.server.http_config import HttpArgs
 from phloem.server.messages import EngineFacts, Limits
+from phloem.server.parsers.registry import Notation
 from phloem.server.start_report import report_lines, start_report
 
 FACTS = EngineFacts("cpu", "cpu", "int8", "float32", "int8", 360 << 20, 512, False)
 LIMITS = Limits(8192, 8192, 49152, 32768)
 ARGS = ServerArgs(model="/home/somebody/model", disk_cache="/home/somebody/kv")
 HTTP = HttpArgs(api_key=("secret-1",), admin_api_key="secret-2", api_keys_file="/home/keys")
+NOTATION = Notation("hermes", "qwen3")
 ENDPOINTS = {"http": "http://127.0.0.1:1", "ui": "/ui", "metrics": "/metrics", "grpc": None}
 
 
 def report(args=ARGS, http=HTTP):
-    return start_report("tiny", args, http, LIMITS, FACTS, ENDPOINTS)
+    return start_report("tiny", args, http, LIMITS, FACTS, ENDPOINTS, NOTATION)
 
 
 def test_what_was_left_to_the_machine_is_said_as_it_came_to_be():
@@ -38,10 +40,11 @@ def test_what_was_left_to_the_machine_is_said_as_it_came_to_be():
 
 def test_there_is_a_line_for_each_part():
     lines = report_lines(report())
+    assert lines[1] == "chat        tool calls hermes, reasoning qwen3"
     assert len(lines) == len(report())
     assert lines[0].startswith("model       name tiny, weights int8, ")
-    assert lines[4] == "access      keys yes, admin key yes, metrics key"
-    assert lines[5] == "endpoints   http http://127.0.0.1:1, ui /ui, metrics /metrics, grpc none"
+    assert lines[5] == "access      keys yes, admin key yes, metrics key"
+    assert lines[6] == "endpoints   http http://127.0.0.1:1, ui /ui, metrics /metrics, grpc none"
 
 
 def test_without_keys_it_says_so():

@@ -294,6 +294,13 @@ class ServerArgs:
         for name in ("lpm_fallback_above", "aging_tokens", "in_batch_shared_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)} is negative: give 0 or more")
+        if self.schedule_policy in _WITHOUT_FALLBACK:
+            check_without_effect(
+                self,
+                ("lpm_fallback_above",),
+                f"since schedule_policy {self.schedule_policy} has nothing to fall back from",
+                "choose a cache-aware schedule_policy",
+            )
         if not 0 < self.schedule_conservativeness < math.inf:
             raise ValueError(
                 f"schedule_conservativeness {self.schedule_conservativeness:g} must be more than 0 "
@@ -335,12 +342,7 @@ class ServerArgs:
         if self.grammar_backend == "none":
             check_without_effect(
                 self,
-                (
-                    "grammar_compile_timeout",
-                    "grammar_whitespace",
-                    "grammar_steering",
-                    "jump_forward",
-                ),
+                _OF_CONSTRAINTS,
                 "since grammar_backend none refuses constraints",
                 "choose another grammar_backend",
             )
@@ -375,6 +377,8 @@ _OF_CONSTRAINTS = (
     "grammar_whitespace",
     "jump_forward",
 )
+_WITHOUT_FALLBACK = ("fcfs", "lof", "random", "priority")
+"""Policies that do not look at the cache."""
 _LEAST_PAGES = 3
 """Of the KV cache: for a prompt, for its output, and what admission asks for besides."""
 _LETS_IN = (

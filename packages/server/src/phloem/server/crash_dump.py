@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +28,32 @@ _SECONDS_BETWEEN = 60.0
 """Failures after which the engine lives on, such as of a model's step, may come in great numbers.
 """
 _PATTERN = "phloem-crash-*.json"
+_PARTS = "phloem-crash-*.part"
+_SECONDS_TO_WRITE = 60.0
+"""A part that is older is nobody's any more."""
 
 log = logging.getLogger(__name__)
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make a folder for dumps where it is missing, and remove what a killed writer left in it.
+
+    Raises:
+        ValueError: it cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"crash_dump_dir {str(folder)!r} cannot be written to "
+            f"({os.strerror(error.errno or 0)}): give a folder that this user may write to"
+        ) from error
+    for part in folder.glob(_PARTS):
+        with suppress(OSError):  # another server may share the folder
+            if time.time() - part.stat().st_mtime > _SECONDS_TO_WRITE:
+                part.unlink()
 
 
 class LastLines(logging.Handler):
@@ -46,7 +71,7 @@ class LastLines(logging.Handler):
 
 
 class CrashDumps:
-    """Writes dumps into a folder, which must exist.
+    """Writes dumps into a folder, which must exist (`prepare_folder`).
 
     Args:
         folder: where to; None: nothing is written.
@@ -120,7 +145,8 @@ class CrashDumps:
         except (OSError, ValueError, TypeError) as error:
             log.error("no crash dump could be written to %s: %s", folder, error)
         else:
-            log.error("a crash dump of %d requests is in %s", len(flights), file)
+            what = "1 request" if len(flights) == 1 else f"{len(flights)} requests"
+            log.error("a crash dump of %s is in %s", what, file)
 
 
 def _write_file(folder: Path, moment: datetime, content: Mapping[str, Any]) -> Path:

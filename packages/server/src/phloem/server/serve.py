@@ -8,6 +8,7 @@ new ones. A second one ends what runs. If a process of the engine dies, everythi
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
@@ -34,6 +35,7 @@ from phloem.server.located_model import LocatedModel
 from phloem.server.observability.logs import set_up_logs
 from phloem.server.observability.observe import observed
 from phloem.server.observability.watch import Observation
+from phloem.server.parsers.registry import notation_of
 from phloem.server.start_report import report_lines, start_report
 from phloem.server.startup import Laps, breakdown
 from phloem.server.tokenizer_manager import TokenizerManager
@@ -66,6 +68,9 @@ def serve(model: LocatedModel, http: HttpArgs, guard: Guard, say: Say, laps: Lap
         StartupError: the engine could not be started, or the port is not to be had.
     """
     set_up_logs("api", http.log_level, http.log_format)
+    # As in the engine's processes: a crash in native code writes stacks, and so does SIGUSR1.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
     name = http.served_model_name or model.name
     with (
         observed(http, name, laps.seconds) as seen,
@@ -217,9 +222,12 @@ class _Serving:
         loop = asyncio.get_running_loop()
         if self._drain is None:
             if manager.running:
+                requests = (
+                    "1 request goes" if manager.running == 1 else f"{manager.running} requests go"
+                )
                 self._say(
-                    f"{manager.running} requests go on for {self._http.drain_seconds:g} s at most; "
-                    "a second signal ends them"
+                    f"{requests} on for {self._http.drain_seconds:g} s at most; a second signal "
+                    "ends what runs"
                 )
             self._drain = loop.create_task(self._end_after_drain(server, manager))
             return
@@ -247,6 +255,11 @@ class _Serving:
             engine.manager.limits,
             engine.facts,
             endpoints,
+            notation_of(
+                self._chat.tool_call_parser,
+                self._chat.reasoning_parser,
+                engine.manager.tokenizer.chat_template,
+            ),
         )
         seconds = {**self._laps.seconds, "engine": engine.startup_seconds}
         if self._http.log_format == "json":

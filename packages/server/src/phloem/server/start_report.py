@@ -11,6 +11,7 @@ from typing import Any
 from phloem.server.config import ServerArgs
 from phloem.server.http_config import HttpArgs
 from phloem.server.messages import EngineFacts, Limits
+from phloem.server.parsers.registry import Notation
 
 Report = Mapping[str, Mapping[str, Any]]
 """Values by what they belong to; None: no limit, or nothing of it."""
@@ -23,10 +24,12 @@ def start_report(
     limits: Limits,
     facts: EngineFacts,
     endpoints: Mapping[str, Any],
+    notation: Notation,
 ) -> Report:
     """All that matters of a server called `name`, with what was `auto` resolved."""
     return {
         "model": {"name": name, **_model(limits, facts)},
+        "chat": {"tool_calls": notation.tool_calls, "reasoning": notation.reasoning},
         "kv_cache": _kv_cache(args, limits, facts),
         "scheduling": {
             "policy": args.schedule_policy,
@@ -38,13 +41,13 @@ def start_report(
             "grammar": args.grammar_backend,
         },
         "limits": {
-            "running": args.max_running_requests,
-            "queued": args.max_queued_requests,
-            "seconds": args.request_timeout,
+            "running_requests": args.max_running_requests,
+            "queued_requests": args.max_queued_requests,
+            "seconds_a_request": args.request_timeout,
             "connections": http.max_connections,
-            "body_bytes": http.max_request_bytes,
-            "requests_per_key": http.rate_limit_requests,
-            "tokens_per_key": http.rate_limit_tokens,
+            "bytes_a_body": http.max_request_bytes,
+            "requests_a_minute_and_key": http.rate_limit_requests,
+            "tokens_a_minute_and_key": http.rate_limit_tokens,
         },
         "access": {
             "keys": bool(http.api_key) or http.api_keys_file is not None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
@@ -65,12 +66,15 @@ def command(
             click.echo(written_config(args, http))
             return
         # Imported here: help and bad options need not wait for it.
+        from phloem.server.crash_dump import prepare_folder
         from phloem.server.guarded_server import guard_of
         from phloem.server.launch import StartupError
         from phloem.server.located_model import locate_model
         from phloem.server.serve import serve
 
         laps.lap("import the server")
+        if http.crash_dump_dir is not None:
+            prepare_folder(Path(http.crash_dump_dir))
         guard = guard_of(http, lambda line: console.print(f"Warning: {line}", markup=False))
         with model_progress(console) as progress:
             model = locate_model(args, progress)

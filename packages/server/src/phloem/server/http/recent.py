@@ -158,4 +158,4 @@ class Recent:
         ended = (trace for trace, _ in reversed(self._ended))
         traces = chain(reversed(self._running), ended)
         found = next((trace for trace in traces if trace.rid == rid), None)
-        return found and found.described()
+        return None if found is None else found.described()

@@ -11,6 +11,7 @@ import importlib.util
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from phloem.server.observability.watch import RequestWatch, SequenceRecord, Stage
 
@@ -48,12 +49,18 @@ def check_tracing(endpoint: str) -> None:
     """Refuse to trace to what is no URL, or without the libraries.
 
     Raises:
-        ValueError: that is so.
+        ValueError: that is so, or the URL has a secret.
     """
     if not endpoint.startswith(("http://", "https://")):
         raise ValueError(
             f"otlp_traces_endpoint {endpoint!r} is no URL: use one such as "
             "http://localhost:4318/v1/traces"
+        )
+    if "@" in urlsplit(endpoint).netloc:
+        # Not shown: it has a secret.
+        raise ValueError(
+            "otlp_traces_endpoint has a user or a password, which logs and dumps would show: leave "
+            "them out, and set OTEL_EXPORTER_OTLP_HEADERS"
         )
     try:
         found = importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http")
