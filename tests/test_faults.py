@@ -153,10 +153,11 @@ def test_health_tells_of_a_process_that_stands_still_and_of_its_return(server, n
     server.until_nothing_is_held()
 
 
-@pytest.mark.parametrize("name", ["scheduler", "detokenizer"])
+@pytest.mark.parametrize("name", ["scheduler_process", "detokenizer_process", "serve"])
 def test_a_process_that_is_asked_writes_its_stacks_and_goes_on(server, name):
-    server.processes[name].send_signal(signal.SIGUSR1)
-    while not any(f"{name}_process.py" in line for line in tuple(server.log)):
+    processes = server.processes | {"serve": server.process}
+    processes[name.removesuffix("_process")].send_signal(signal.SIGUSR1)
+    while not any(f"/{name}.py" in line for line in tuple(server.log)):
         pass
     assert server.http.get("/health_generate").status_code == 200
 

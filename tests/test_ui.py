@@ -252,6 +252,54 @@ def test_the_tree_changes_as_requests_arrive(browser, server):
         page.get_by_text("The tree as a table").click()
         expect(page.locator("#tree tbody tr")).to_have_count(4)
 
+        for number in range(11):
+            server.post("/v1/completions", prompt="Sap", max_tokens=1, cache_salt=f"{number}")
+        expect(page.get_by_text("and 3 lighter namespaces with 9 tokens")).to_be_visible()
+        expect(page.locator(".icicle .space")).to_have_count(10)
+
+
+def refused_with(status):
+    return lambda route: route.fulfill(status=status, json={"error": {"message": "No"}})
+
+
+def test_what_is_old_or_forbidden_is_not_shown_as_current(browser, server):
+    server.post("/v1/completions", prompt="Once upon", max_tokens=1)
+    with opened(browser, server, "#operations", refusals=True) as page:
+        page.clock.install()
+        page.reload()
+        rows = page.locator("#requests tbody tr")
+        expect(rows.first).to_be_visible()
+        view = page.locator("#operations")
+        page.route("**/ui/api/snapshot", lambda route: None)
+        page.clock.run_for(6000)
+        expect(view).to_have_class("view stale")
+        page.unroute("**/ui/api/snapshot")
+        page.route("**/ui/api/snapshot", refused_with(403))
+        page.reload()
+        expect(page.locator("#operations-state")).to_have_text("No. Set the admin key above.")
+        expect(rows).to_have_count(0)
+        page.unroute("**/ui/api/snapshot")
+        page.clock.run_for(4000)
+        expect(rows.first).to_be_visible()
+
+
+def test_the_head_says_how_the_server_is_and_the_models_name_is_asked_for_again(browser, server):
+    with opened(browser, server, refusals=True) as page:
+        page.clock.install()
+        page.route("**/ready", refused_with(404))
+        page.route("**/v1/models", lambda route: route.fulfill(json={"data": [{"id": "gone"}]}))
+        page.reload()
+        expect(page.locator("#health")).to_have_text("not ready")
+        say(page, "Which way?")
+        expect(page.locator(".turn.answer .error")).to_contain_text("gone")
+        page.unroute("**/ready")
+        page.unroute("**/v1/models")
+        page.get_by_role("button", name="Regenerate").click()
+        answered(page, ANSWER)
+        page.clock.run_for(5000)
+        expect(page.locator("#health")).to_have_text("ready")
+        expect(page.locator("#model")).to_have_text("tiny")
+
 
 def test_requests_are_listed_with_their_timeline_and_latencies(browser, server):
     prompt = "Once upon" + " and on" * 5  # in chunks of 20 tokens
@@ -290,6 +338,9 @@ def test_a_server_with_keys_is_used_with_one_and_operated_with_the_admins(
 
     with opened(browser, server, refusals=True) as page:
         expect(page.locator("#health")).to_have_text("needs a key")
+        use(page, "schlüssel")
+        expect(page.locator("#key-state")).to_contain_text("ASCII")
+        page.keyboard.press("Escape")
         use(page, "mere")
         expect(page.locator("#model")).to_have_text("tiny")
         say(page, "Which way?")
