@@ -273,6 +273,7 @@ def test_what_is_old_or_forbidden_is_not_shown_as_current(browser, server):
         page.route("**/ui/api/snapshot", lambda route: None)
         page.clock.run_for(6000)
         expect(view).to_have_class("view stale")
+        expect(page.locator("#operations-state")).to_contain_text("Nothing was heard")
         page.unroute("**/ui/api/snapshot")
         page.route("**/ui/api/snapshot", refused_with(403))
         page.reload()

@@ -83,11 +83,18 @@ async function update() {
   if (open && !paused && !document.hidden) timer = setTimeout(update, wait);
 }
 
+function showOld() {
+  byId("operations").classList.add("stale");
+  const state = byId("operations-state");
+  say(state, state.textContent || `Nothing was heard from the server since ${new Date(before.time * 1000).toLocaleTimeString([], { hour12: false })}.`);
+}
+
 /** Forgets what a key was needed for. */
 function showNothing() {
   byId("operations").classList.add("withheld");
   showTree(NO_TREE);
   showRequests([]);
+  clearTimeout(ageing);
   before = null;
 }
 
@@ -95,7 +102,7 @@ function show(now) {
   const { classList } = byId("operations");
   classList.remove("withheld", "stale");
   clearTimeout(ageing);
-  if (!paused) ageing = setTimeout(() => classList.add("stale"), FRESH);
+  if (!paused) ageing = setTimeout(showOld, FRESH);
   const { state, pool: kv, totals } = now;
   tiles.running.show(count(state.running), `of at most ${count(state.max_running_requests)}`);
   tiles.waiting.show(count(state.waiting), state.paused ? `paused (${state.paused})` : now.draining ? "draining" : "in the queue");
