@@ -83,10 +83,17 @@ class ScriptedRunner:
         num_slots: slots of the pretended KV cache.
         script: what follows a history.
         vocab_size: bounds the ids that are drawn where a rule forbids all of a script's.
+        remember: whether `steps` has all batches that were run, which takes ever more memory.
     """
 
     def __init__(
-        self, row_table: npt.NDArray[np.int32], num_slots: int, script: Script, vocab_size: int
+        self,
+        row_table: npt.NDArray[np.int32],
+        num_slots: int,
+        script: Script,
+        vocab_size: int,
+        *,
+        remember: bool = True,
     ) -> None:
         self._row_table = row_table
         self._script = script
@@ -100,6 +107,7 @@ class ScriptedRunner:
         self._queue: deque[_Step] = deque()
         self.steps: list[ModelWorkerBatch] = []
         """Every batch that was run, for tests to look at."""
+        self._remember = remember
 
     def forward(self, batch: ModelWorkerBatch) -> _Step:
         """Enqueue."""
@@ -115,7 +123,8 @@ class ScriptedRunner:
         """Compute everything up to this step, in order."""
         while step.result is None:
             earlier = self._queue.popleft()
-            self.steps.append(earlier.batch)
+            if self._remember:
+                self.steps.append(earlier.batch)
             try:
                 earlier.result = self._run(earlier)
             except Exception as error:  # belongs to that step's caller, not to this one's

@@ -65,17 +65,17 @@ class ScriptedModel:
 
     def runner(self, row_table: npt.NDArray[np.int32], num_slots: int) -> ScriptedRunner:
         """A runner of this script."""
-        vocab_size = self.tokenizer.vocab_size
+        runner = (row_table, num_slots, self.script, self.tokenizer.vocab_size)
         if not self.step_seconds:
-            return ScriptedRunner(row_table, num_slots, self.script, vocab_size)
-        return _PacedRunner(self.step_seconds, row_table, num_slots, self.script, vocab_size)
+            return ScriptedRunner(*runner, remember=False)
+        return _PacedRunner(self.step_seconds, *runner)
 
 
 class _PacedRunner(ScriptedRunner):
     """Takes its time for each step."""
 
     def __init__(self, step_seconds: float, *runner: Any) -> None:
-        super().__init__(*runner)
+        super().__init__(*runner, remember=False)
         self._step_seconds = step_seconds
         self._last = -math.inf
 
