@@ -43,7 +43,22 @@ def test_headers_have_what_is_known():
         b"x-phloem-queue-ms": b"500.0",
         b"x-phloem-prefill-ms": b"250.0",
     }
-    assert dict(truth_headers(news(timings=None))) == {b"x-phloem-cached-tokens": b"2"}
+    unknown = news(finish=None, timings=None)
+    assert dict(truth_headers(unknown)) == {b"x-phloem-cached-tokens": b"2"}
+
+
+def test_a_whole_answers_headers_have_all():
+    ended = news(
+        completion_tokens=3,
+        timings={"queue": 0.5, "ttft": 0.75, "decode": 0.5},
+        cache_miss=CacheMiss("diverged", 7),
+        retractions=1,
+    )
+    headers = dict(truth_headers(ended))
+    assert headers[b"x-phloem-decode-ms"] == b"500.0"
+    assert headers[b"x-phloem-per-token-ms"] == b"250.0"
+    assert headers[b"x-phloem-retractions"] == b"1"
+    assert headers[b"x-phloem-cache-miss"] == b"diverged; at=7"
 
 
 def test_a_cache_miss_is_told_where_there_is_one():

@@ -50,11 +50,15 @@ _RETRY = {
     }
 }
 _TRUTH = {
-    name: {"description": meaning, "schema": {"type": "number"}}
-    for name, meaning in (
-        ("x-phloem-cached-tokens", "Tokens of the first prompt that were cached."),
-        ("x-phloem-queue-ms", "How long the first sequence waited."),
-        ("x-phloem-prefill-ms", "From there to its first token."),
+    name: {"description": meaning, "schema": {"type": kind}}
+    for name, meaning, kind in (
+        ("x-phloem-cached-tokens", "Tokens of the first prompt that were cached.", "integer"),
+        ("x-phloem-queue-ms", "How long the first sequence waited.", "number"),
+        ("x-phloem-prefill-ms", "From there to its first token.", "number"),
+        ("x-phloem-decode-ms", "From there to its end; of whole answers.", "number"),
+        ("x-phloem-per-token-ms", "Of that, for each token; of whole answers.", "number"),
+        ("x-phloem-retractions", "How often its memory was taken; of whole answers.", "integer"),
+        ("x-phloem-cache-miss", "Why no more was cached, where that was asked for.", "string"),
     )
 }
 

@@ -42,11 +42,17 @@ def timings_of(news: TextNews) -> dict[str, float | None]:
 def truth_headers(news: TextNews) -> Headers:
     """The same as headers, as far as it is known with these news."""
     timings = timings_of(news)
-    values = {
+    values: dict[bytes, object] = {
         b"x-phloem-cached-tokens": news.cached_tokens,
         b"x-phloem-queue-ms": timings["queue_ms"],
         b"x-phloem-prefill-ms": timings["prefill_ms"],
     }
+    if news.cache_miss is not None:
+        values[b"x-phloem-cache-miss"] = f"{news.cache_miss.reason}; at={news.cache_miss.at}"
+    if news.finish is not None:
+        values[b"x-phloem-decode-ms"] = timings["decode_ms"]
+        values[b"x-phloem-per-token-ms"] = timings["per_token_ms"]
+        values[b"x-phloem-retractions"] = news.retractions
     return [(name, f"{value}".encode()) for name, value in values.items() if value is not None]
 
 
