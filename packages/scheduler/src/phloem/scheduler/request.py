@@ -182,10 +182,10 @@ class Request:
     """How often it gave way to a more urgent one; no retraction, which is for want of memory."""
     cached_tokens: int | None = None
     brought: Brought | None = None
+    """Of these, what was not on the device; None: nothing."""
     explain_cache: bool = False
     """Whether it is to be found out why no more was."""
     cache_miss: CacheMiss | None = None
-    """Of these, what was not on the device; None: nothing."""
     admitted: float | None = None
     first_token: float | None = None
     finished: float | None = None
