@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
+from phloem.server.client.closing import AsyncClosing
 from phloem.server.client.results import Embedded, Generated, Health, ServerInfo, Stream
 from phloem.server.client.retry import Retries
 from phloem.server.openai_wire import bearer
@@ -24,7 +24,7 @@ except ImportError as error:
 _SERVICE: str = pb.DESCRIPTOR.services_by_name["Phloem"].full_name
 
 
-class AsyncGrpcClient:
+class AsyncGrpcClient(AsyncClosing):
     """Asks a Phloem server over one connection; as `AsyncClient`, with the same results.
 
     It belongs to the event loop that it is made in.
@@ -57,17 +57,6 @@ class AsyncGrpcClient:
             else grpc.aio.secure_channel(target, credentials, options=options)
         )
         self._retries = retries or Retries()
-
-    async def __aenter__(self) -> AsyncGrpcClient:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Close the connection; calls that run are cancelled."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any
 
 import httpx
 
 from phloem.server.client.calls import HttpCalls
+from phloem.server.client.closing import AsyncClosing
 from phloem.server.client.errors import RequestFailed, failure_in_stream
 from phloem.server.client.results import ChatAnswer, Embedded, Generated, Health, ServerInfo, Stream
 from phloem.server.client.retry import NO_RETRIES, Retries
@@ -33,7 +33,7 @@ _CONNECT_SECONDS = 10.0
 _CHAT = "/v1/chat/completions"
 
 
-class AsyncClient:
+class AsyncClient(AsyncClosing):
     """Asks a Phloem server, over as many connections as there are requests at once.
 
     A request that its task no longer waits for, since it is cancelled or its stream is closed, ends
@@ -70,17 +70,6 @@ class AsyncClient:
         )
         self._calls = HttpCalls(self._http, retries or Retries())
         self._once = HttpCalls(self._http, NO_RETRIES)
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Generic, TypeVar
+
+from phloem.server.client.closing import AsyncClosing
 
 T = TypeVar("T")
 
@@ -106,7 +107,7 @@ class ServerInfo:
     """Tokens of prompt and output together."""
 
 
-class Stream(Generic[T]):
+class Stream(AsyncClosing, Generic[T]):
     """What is new of an answer, as it comes; an async iterator.
 
     Closing it, as leaving `async with` does, ends the request on the server.
@@ -126,17 +127,6 @@ class Stream(Generic[T]):
             StopAsyncIteration: it is complete.
         """
         return await self._parts.__anext__()
-
-    async def __aenter__(self) -> Stream[T]:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """End the request, unless it has ended."""

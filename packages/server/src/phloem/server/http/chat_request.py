@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fastapi import FastAPI, Request
@@ -44,6 +44,7 @@ from phloem.server.http.protocol import IGNORED
 from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller, caller_of, namespace_of, tell_tenant
 from phloem.server.http.tools import ToolUse, tool_use
+from phloem.server.http.translation import speaking_of
 from phloem.server.jobs import make_jobs
 from phloem.server.parsers import OutputParser
 from phloem.server.parsers.constrained import CallList, NamedCall
@@ -118,6 +119,33 @@ async def prepare_chat(
         requests = [replace(each, shown_ids=shown, thinking=thinking) for each in requests]
     field = "messages" if request.input_ids is None else "input_ids"
     return prepared(requests, form_of(head), request, field, constraint)
+
+
+async def prepare_as_chat(
+    service: Service,
+    chat: ChatRequest,
+    caller: Caller,
+    form_of: Callable[[ChatHead], Form],
+    id: str,
+    names: Mapping[str, str],
+) -> Prepared:
+    """What another API's request comes to, made into a chat: its answer is `id`, and errors call a
+    chat's fields by `names`, as that API does.
+
+    Raises:
+        ApiError: it cannot be served.
+    """
+    with speaking_of(names):
+        made = await prepare_chat(service, chat, caller, form_of)
+    return replace(
+        made,
+        requests=[replace(request, rid=id) for request in made.requests],
+        prompt=names.get(made.prompt, made.prompt),
+        constraints=[
+            each and replace(each, field=names.get(each.field, each.field))
+            for each in made.constraints
+        ],
+    )
 
 
 async def _chat_prompt(service: Service, request: ChatRequest, tools: ToolUse) -> ChatPrompt:

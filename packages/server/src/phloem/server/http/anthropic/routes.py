@@ -10,6 +10,7 @@ from typing import TypeVar
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
+from phloem.server.http.answer_parts import ChatHead
 from phloem.server.http.anthropic.caching import Marked, common_length, marked
 from phloem.server.http.anthropic.errors import MESSAGES
 from phloem.server.http.anthropic.form import Head, MessageForm
@@ -20,7 +21,7 @@ from phloem.server.http.anthropic.protocol import (
     MessagesRequest,
 )
 from phloem.server.http.anthropic.translate import CHAT_NAMES, chat_of
-from phloem.server.http.chat_request import prepare_chat
+from phloem.server.http.chat_request import prepare_as_chat, prepare_chat
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response
 from phloem.server.http.operation import check_model
@@ -67,20 +68,17 @@ async def prepare_message(service: Service, asked: MessagesRequest, caller: Call
     )
     # In a thread: long conversations take long enough for streams to feel it.
     chat = await asyncio.to_thread(chat_of, asked)
-    with speaking_of(CHAT_NAMES):
-        made = await prepare_chat(service, chat, caller, lambda each: MessageForm(head, each))
-    requests = [replace(request, rid=head.id) for request in made.requests]
-    if kept is not None:
-        head.marked_tokens = await _length(service, kept, list(requests[0].prompt_ids), caller)
-        requests = [
-            replace(request, retain_seconds=kept.seconds, retain_tokens=head.marked_tokens)
-            for request in requests
-        ]
-    constraints = [
-        each and replace(each, field=CHAT_NAMES.get(each.field, each.field))
-        for each in made.constraints
-    ]
-    return replace(made, requests=requests, constraints=constraints)
+
+    def form(chat_head: ChatHead) -> MessageForm:
+        return MessageForm(head, chat_head)
+
+    made = await prepare_as_chat(service, chat, caller, form, head.id, CHAT_NAMES)
+    if kept is None:
+        return made
+    (request,) = made.requests
+    head.marked_tokens = await _length(service, kept, list(request.prompt_ids), caller)
+    retained = replace(request, retain_seconds=kept.seconds, retain_tokens=head.marked_tokens)
+    return replace(made, requests=[retained])
 
 
 async def _read(service: Service, request: Request, shape: type[T]) -> T:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
+from phloem.server.http.answer_parts import ChatHead
 from phloem.server.http.chat_protocol import ChatRequest
-from phloem.server.http.chat_request import prepare_chat
+from phloem.server.http.chat_request import prepare_as_chat
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, json_response
 from phloem.server.http.operation import check_model
@@ -27,7 +27,7 @@ from phloem.server.http.responses.store import Owner, ResponseStore, Stored, his
 from phloem.server.http.responses.translate import CHAT_NAMES, chat_of, items_of
 from phloem.server.http.service import Service
 from phloem.server.http.tenancy import Caller, caller_of, tell_tenant
-from phloem.server.http.translation import shown, speaking_of
+from phloem.server.http.translation import shown
 
 _PATH = "/v1/responses"
 _MOST_LISTED = 100
@@ -119,19 +119,10 @@ async def prepare_response(
             made = Stored(msgspec.json.encode(response), items, asked.previous_response_id)
             store.put(owner, head.id, made)
 
-    with speaking_of(CHAT_NAMES):
-        made = await prepare_chat(
-            service, chat, caller, lambda chat_head: ResponseForm(head, chat_head, keep)
-        )
-    return replace(
-        made,
-        requests=[replace(request, rid=head.id) for request in made.requests],
-        prompt=CHAT_NAMES.get(made.prompt, made.prompt),
-        constraints=[
-            each and replace(each, field=CHAT_NAMES.get(each.field, each.field))
-            for each in made.constraints
-        ],
-    )
+    def form(chat_head: ChatHead) -> ResponseForm:
+        return ResponseForm(head, chat_head, keep)
+
+    return await prepare_as_chat(service, chat, caller, form, head.id, CHAT_NAMES)
 
 
 async def _read(service: Service, request: Request) -> ResponseRequest:
