@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+import importlib
 
 import pytest
+from repository_scripts import load_script
 
 from phloem.server.http.chat_protocol import UNSUPPORTED_IN_CHAT, ChatRequest
 from phloem.server.http.protocol import IGNORED, UNSUPPORTED_IN_COMPLETIONS, CompletionRequest
 
-SCRIPT = Path(__file__).parents[1] / "scripts/api_fields.py"
-
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("api_fields", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("api_fields")
 
 
 def test_the_page_is_up_to_date(script):

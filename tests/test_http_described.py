@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from repository_scripts import load_script
 
 from phloem.server.http.answers import ANSWERS
 from phloem.server.http.limits import Limiter
@@ -24,11 +22,7 @@ CHECKS = (
 
 @pytest.fixture(scope="module")
 def fuzz():
-    file = Path(__file__).parents[1] / "scripts/fuzz_http.py"
-    spec = importlib.util.spec_from_file_location("fuzz_http", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("fuzz_http")
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-from pathlib import Path
 
 import psutil
 import pytest
+from repository_scripts import load_script
 
 from phloem.server.background import running_server
 from phloem.server.config import ServerArgs
 from phloem.server.http_config import HttpArgs
 
-SCRIPT = Path(__file__).parents[1] / "scripts/fuzz_http.py"
 REQUESTS = 1_000
 MOST_MIB = 24
 """By which memory may grow in the second half of the requests."""
@@ -21,10 +19,7 @@ MOST_MIB = 24
 
 @pytest.fixture(scope="module")
 def fuzz():
-    spec = importlib.util.spec_from_file_location("fuzz_http", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("fuzz_http")
 
 
 @pytest.fixture(scope="module")
