@@ -1,3 +1,4 @@
+import gc
 from dataclasses import dataclass
 
 import numpy as np
@@ -455,6 +456,21 @@ def test_a_plan_that_is_dropped_serves_the_next_step(planners):
     handle = first.handle
     del first
     assert case.plan(planners[0]).handle == handle
+
+
+def test_a_plan_that_goes_in_a_cycle_of_garbage_is_never_used_again(planners):
+    case = Case([(1, 100), (1, 40)])
+    expected = case.plan(planners[0]).run(case.q, case.layer)
+    held = [case.plan(planners[0]) for _ in range(2)]
+    # As a step's error holds it, whose traceback has the frame that holds the error.
+    error = ValueError()
+    error.held = (error, held)
+    del held, error
+    gc.collect()
+    for _ in range(3):
+        plan = case.plan(planners[0])
+        assert plan._native.is_there
+        assert_same_bits(plan.run(case.q, case.layer), expected)
 
 
 def test_an_empty_step_gives_nothing(planners):

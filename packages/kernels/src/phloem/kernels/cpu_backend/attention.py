@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +65,7 @@ class CpuAttentionPlan:
     __slots__ = ("_lengths", "_native", "_planner", "_reference", "_spec", "_tokens")
 
     def __init__(
-        self, planner: AttentionPlanner, native: _NativePlan, lengths: Int32, spec: AttentionSpec
+        self, planner: AttentionPlanner, native: NativePlan, lengths: Int32, spec: AttentionSpec
     ) -> None:
         self._planner = planner
         self._native = native
@@ -115,7 +116,7 @@ class AttentionPlanner:
 
     def __init__(self, library: Library, team: Team) -> None:
         self._team = team
-        self._free: list[_NativePlan] = []
+        self._free: list[NativePlan] = []
         self._create = library.function("phloem_plan_create", _INT, restype=_POINTER)
         self._destroy = library.function("phloem_plan_destroy", _POINTER)
         self._build = library.function(
@@ -142,7 +143,7 @@ class AttentionPlanner:
         table = row_table if row_table.strides[1] == 4 else np.ascontiguousarray(row_table)
         rows = np.ascontiguousarray(rows, np.int32)
         lengths = np.stack((query_lens, seq_lens)).astype(np.int32, copy=False)
-        native = self._free.pop() if self._free else self._new_plan()
+        native = self._free.pop() if self._free else self.new_plan()
         self._build(
             *(native.handle, table.ctypes.data, table.strides[0] // 4, rows.ctypes.data),
             *(lengths[0].ctypes.data, lengths[1].ctypes.data, len(rows)),
@@ -171,24 +172,34 @@ class AttentionPlanner:
         address = ctypes.cast(self._slots(plan, row), ctypes.POINTER(ctypes.c_int32))
         return np.ctypeslib.as_array(address, (length,))
 
-    def give_back(self, native: _NativePlan) -> None:
-        """Take a plan that is not used any more."""
-        self._free.append(native)
+    def give_back(self, native: NativePlan) -> None:
+        """Take a plan that is not used any more.
 
-    def _new_plan(self) -> _NativePlan:
-        native = _NativePlan(self._create(self._team.threads))
-        # Not when Python ends, while a thread may still compute with it.
-        weakref.finalize(native, self._destroy, native.handle).atexit = False
-        return native
+        Of a cycle of garbage the native plan may be gone before the one that gives it back.
+        """
+        if native.is_there:
+            self._free.append(native)
+
+    def new_plan(self) -> NativePlan:
+        """One of its own for who plans by itself."""
+        return NativePlan(self._create(self._team.threads), self._destroy)
 
 
-class _NativePlan:
+class NativePlan:
     """A plan in native memory, which goes with it."""
 
-    __slots__ = ("__weakref__", "handle")
+    __slots__ = ("__weakref__", "_end", "handle")
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, destroy: Callable[[int], None]) -> None:
         self.handle = handle
+        self._end = weakref.finalize(self, destroy, handle)
+        # Not when Python ends, while a thread may still compute with it.
+        self._end.atexit = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the memory is still the plan's."""
+        return self._end.alive
 
 
 def _check(row_table: Int32, rows: Int32, query_lens: Int32, seq_lens: Int32) -> None:
