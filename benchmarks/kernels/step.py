@@ -2,8 +2,8 @@
 
 The least that a step could take is counted as the sum of its matrix products alone, measured with
 the same packed weights and rows, the bytes of its KV at the rate at which memory is read, and the
-arithmetic of its attention at the peak of multiply-adds. What is outside of native forwards is
-what `ModelRunner` and the op table do in Python, plans of attention and results included.
+arithmetic of its attention at the peak of multiply-adds. What is outside of the native calls that
+run a step is what `ModelRunner` and the op table do in Python.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from benchmarks.kernels.attention import attention_work, filled_pool, slots_of
 from benchmarks.kernels.machine import Machine, Probes
 from benchmarks.kernels.shapes import Shapes
 from benchmarks.kernels.timing import Call, medians
-from phloem.kernels import AttentionPlan, Decoder, DecoderSpec, GreedyTokens, KVCache
+from phloem.kernels import Decoder, DecoderSpec
+from phloem.kernels.cpu_backend.library import Library
 from phloem.kernels.cpu_backend.linear import CpuLinear
 from phloem.kernels.cpu_backend.ops import CpuOps
 from phloem.mem_pool.kv import KVShape
@@ -45,7 +45,7 @@ class StepTimes:
     attention: float
     """The arithmetic of attention at the measured peak."""
     outside: float
-    """Of the step, what was not in native forwards."""
+    """Of the step, what was not in the native calls that run it."""
 
     @property
     def ratio(self) -> float:
@@ -59,7 +59,7 @@ class StepTimes:
 
 
 class Stage:
-    """A model on the `cpu` backend, whose native forwards are timed."""
+    """A model on the `cpu` backend, whose native calls are timed."""
 
     def __init__(self, folder: Path, quantization: str, threads: int) -> None:
         self._ops = _TimedOps(threads)
@@ -180,54 +180,40 @@ def _step(runner: ModelRunner, table: np.ndarray, vocab_size: int) -> Call:
 
 @dataclass(slots=True)
 class _Clock:
-    """How long native forwards took since it was set back."""
+    """How long native calls took since it was set back."""
 
     seconds: float = 0.0
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - start
-
 
 class _TimedOps(CpuOps):
-    """Makes one decoder, remembers of what, and times it."""
+    """Makes one decoder, remembers of what, and times its native calls."""
 
     spec: DecoderSpec
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
         self.clock = _Clock()
+        self._library = cast("Library", _TimedLibrary(self._library, self.clock))
 
     def decoder(self, spec: DecoderSpec) -> Decoder:
         self.spec = spec
-        return _TimedDecoder(super().decoder(spec), self.clock)
+        return super().decoder(spec)
 
 
-class _TimedDecoder:
-    """Implements `Decoder` by another one."""
+class _TimedLibrary:
+    """A library whose functions are timed: of those that were not asked for before."""
 
-    def __init__(self, decoder: Decoder, clock: _Clock) -> None:
-        self._decoder = decoder
+    def __init__(self, library: Library, clock: _Clock) -> None:
+        self._library = library
         self._clock = clock
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        positions: Tensor,
-        out_slots: Tensor,
-        attention: AttentionPlan,
-        kv: KVCache,
-        wanted: Tensor | None = None,
-    ) -> Tensor:
-        with self._clock.running():
-            return self._decoder.forward(input_ids, positions, out_slots, attention, kv, wanted)
+    def function(self, name: str, *argtypes: Any, restype: Any = None) -> Callable[..., Any]:
+        native, clock = self._library.function(name, *argtypes, restype=restype), self._clock
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        with self._clock.running():
-            return self._decoder.logits(hidden)
+        def timed(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            result = native(*arguments)
+            clock.seconds += time.perf_counter() - start
+            return result
 
-    def greedy(self, hidden: Tensor, bits: npt.NDArray[np.int32] | None = None) -> GreedyTokens:
-        with self._clock.running():
-            return self._decoder.greedy(hidden, bits)
+        return timed

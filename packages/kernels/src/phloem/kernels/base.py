@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from phloem.kernels.greedy_decodes import GreedyDecodes
 
 PreparedLinear = Any
 """A backend's own form of a weight matrix and its bias: packed, quantized, or as it was."""
@@ -268,6 +271,10 @@ class Decoder(Protocol):
         Raises:
             ValueError: if `bits` has another shape.
         """
+        ...
+
+    def greedy_decodes(self) -> GreedyDecodes | None:
+        """A shorter way for steps of decodes, with memory of its own; None: there is none."""
         ...
 
 

@@ -72,3 +72,6 @@ class ComposedDecoder:
         ids = self._ops.greedy(logits)
         largest = logits.gather(1, ids.unsqueeze(-1)).squeeze(-1)
         return GreedyTokens(ids, finite, largest != -torch.inf)
+
+    def greedy_decodes(self) -> None:
+        """None: op by op there is no way that would be shorter."""

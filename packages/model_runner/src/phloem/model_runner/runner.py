@@ -11,18 +11,19 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from phloem.kernels import KVCache, KVLayer
-from phloem.model_runner.batch import PreparedBatch, Relayed, prepare
+from phloem.kernels import GreedyDecodes, KVCache, KVLayer
+from phloem.model_runner.batch import PreparedBatch, prepare
+from phloem.model_runner.greedy_path import GreedyPath
 from phloem.model_runner.models import LlamaModel
 from phloem.model_runner.pooling import Pooler
 from phloem.model_runner.prompt_logprobs import prompt_logprobs
+from phloem.model_runner.relay import Relay
 from phloem.model_runner.sampler import (
     NOT_FINITE,
     Sampled,
@@ -31,6 +32,7 @@ from phloem.model_runner.sampler import (
     greedy,
     wants_greedy_only,
 )
+from phloem.model_runner.work import Inline, Pending, Worker
 from phloem.scheduler.ports import (
     Logprobs,
     ModelWorkerBatch,
@@ -38,25 +40,6 @@ from phloem.scheduler.ports import (
     StepResult,
     TokenMasks,
 )
-
-_T = TypeVar("_T")
-_T_co = TypeVar("_T_co", covariant=True)
-
-
-class _Pending(Protocol[_T_co]):
-    """Work that was submitted."""
-
-    def result(self) -> _T_co:
-        """Wait for what comes of it, or raise what it raised."""
-        ...
-
-
-class _Worker(Protocol):
-    """Does what is submitted, in that order."""
-
-    def submit(self, work: Callable[..., _T], /, *args: Any) -> _Pending[_T]: ...
-
-    def shutdown(self, wait: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +61,8 @@ class RunnerStep:
     """A step in flight."""
 
     batch: ModelWorkerBatch
-    forwarded: _Pending[_Forwarded]
-    sampled: _Pending[StepResult] | None = None
+    forwarded: Pending[_Forwarded] | Pending[GreedyDecodes]
+    sampled: Pending[StepResult] | None = None
 
 
 class ModelRunner:
@@ -108,10 +91,13 @@ class ModelRunner:
         self._row_table = row_table
         self._sampler = Sampler(model.ops)
         self._pooler = Pooler(model)
-        self._relay = _Relay(len(row_table), model.device)
-        self._worker: _Worker = (
-            ThreadPoolExecutor(1, thread_name_prefix="phloem-model") if overlap else _Inline()
+        self._relay = Relay(len(row_table), model.device)
+        self._worker: Worker = (
+            ThreadPoolExecutor(1, thread_name_prefix="phloem-model") if overlap else Inline()
         )
+        self._greedy_path: GreedyPath | None = None
+        if not overlap and model.device.type == "cpu":
+            self._greedy_path = GreedyPath(model, self._kv_pool, row_table, self._relay)
 
     def __enter__(self) -> ModelRunner:
         return self
@@ -134,6 +120,10 @@ class ModelRunner:
         Raises:
             ValueError: if the batch contradicts itself; nothing was enqueued then.
         """
+        if self._greedy_path is not None:
+            decoded = self._greedy_path.forward(batch)
+            if decoded is not None:
+                return RunnerStep(batch, decoded)
         prepared = prepare(batch, self._row_table, self._model.ops, self._model.attention_spec)
         return RunnerStep(batch, self._worker.submit(self._forward, batch, prepared))
 
@@ -182,9 +172,17 @@ class ModelRunner:
         lengths = batch.query_lens, batch.seq_lens
         return self._pooler.pool(hidden, prepared.starts, batch.rows, lengths, batch.pooling)
 
-    @torch.inference_mode()
     def _sample(self, step: RunnerStep, masks: TokenMasks | None) -> StepResult:
-        batch, forwarded = step.batch, step.forwarded.result()
+        forwarded = step.forwarded.result()
+        if isinstance(forwarded, _Forwarded):
+            return self._sample_hidden(step.batch, forwarded, masks)
+        assert self._greedy_path is not None, "only it makes steps of greedy decodes"
+        return self._greedy_path.sample(step.batch, forwarded, masks)
+
+    @torch.inference_mode()
+    def _sample_hidden(
+        self, batch: ModelWorkerBatch, forwarded: _Forwarded, masks: TokenMasks | None
+    ) -> StepResult:
         if not len(forwarded.rows):
             return _result(batch, forwarded, None)
         if not wants_greedy_only(batch.sampling, forwarded.rows):
@@ -197,39 +195,6 @@ class ModelRunner:
         # Rows that failed relay token 0: a later step may be in flight for them, and is dropped.
         self._relay.put(batch.rows[forwarded.rows], sampled.ids)
         return _result(batch, forwarded, sampled)
-
-
-class _Relay:
-    """The token that was sampled last for each row of the row table, on the device.
-
-    On a CPU it is read and written through numpy, which at a few elements costs a tenth of what
-    torch's indexing does.
-    """
-
-    def __init__(self, rows: int, device: torch.device) -> None:
-        self._ids = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._on_host = self._ids.numpy() if device.type == "cpu" else None
-
-    def put(self, rows: npt.NDArray[np.int32], ids: Tensor) -> None:
-        """Keep `ids` `[n]` int64 for `rows` `[n]`."""
-        if self._on_host is not None:
-            self._on_host[rows] = ids.numpy()
-        else:
-            self._ids[self._index(rows)] = ids
-
-    def fill(self, input_ids: Tensor, relayed: Relayed) -> None:
-        """Put relayed tokens in their places of `input_ids` `[T]` int64."""
-        if self._on_host is not None:
-            input_ids.numpy()[relayed.tokens] = self._on_host[relayed.rows]
-        else:
-            input_ids[self._index(relayed.tokens)] = self.newest(relayed.rows)
-
-    def newest(self, rows: npt.NDArray[np.int32]) -> Tensor:
-        """`[n]` int64, of `rows` `[n]`."""
-        return self._ids[self._index(rows)]
-
-    def _index(self, values: npt.NDArray[np.integer]) -> Tensor:
-        return torch.from_numpy(values.astype(np.int64)).to(self._ids.device)
 
 
 def _not_finite(hidden: Tensor, rows: npt.NDArray[np.int64]) -> dict[int, str]:
@@ -265,31 +230,3 @@ class _AwaitedKV:
     def layer(self, index: int, /) -> KVLayer:
         self._ready(index)
         return self._kv_pool.layer(index)
-
-
-class _Inline:
-    """Does what is submitted at once, in the caller's thread."""
-
-    def submit(self, work: Callable[..., _T], /, *args: Any) -> _Done[_T]:
-        try:
-            return _Done(work(*args), None)
-        except Exception as error:
-            return _Done(None, error)
-
-    def shutdown(self, wait: bool) -> None:
-        """Nothing to end."""
-
-
-class _Done(Generic[_T]):
-    """What came of work that is done; a `Future` would make a lock and a condition for it."""
-
-    __slots__ = ("_error", "_value")
-
-    def __init__(self, value: _T | None, error: Exception | None) -> None:
-        self._value = value
-        self._error = error
-
-    def result(self) -> _T:
-        if self._error is not None:
-            raise self._error
-        return cast("_T", self._value)

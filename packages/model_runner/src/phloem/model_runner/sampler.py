@@ -52,7 +52,7 @@ def wants_greedy_only(sampling: SamplingBatch, rows: npt.NDArray[np.int64]) -> b
     """
     if sampling.logit_bias or sampling.histories or sampling.suppressed:
         return False
-    return bool(
+    return sampling.all_greedy or bool(
         (sampling.temperature[rows] <= 0.0).all() and (sampling.top_logprobs[rows] < 0).all()
     )
 

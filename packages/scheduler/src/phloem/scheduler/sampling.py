@@ -286,6 +286,10 @@ class SamplingBatch:
     positions: npt.NDArray[np.int32]
     top_logprobs: npt.NDArray[np.int32]
     """-1: no logprobs for this row; n: of the chosen token and of the n likeliest."""
+    all_greedy: bool = False
+    """Whether each row takes the largest of its logits, but for `logit_bias`, `suppressed`,
+    `histories` and masks, and asks for no logprobs. False: nobody has looked.
+    """
     logit_bias: tuple[tuple[int, npt.NDArray[np.int32], npt.NDArray[np.float32]], ...] = ()
     suppressed: tuple[tuple[int, npt.NDArray[np.int32]], ...] = ()
     """Token ids that a row may not produce yet (its stop ids below `min_new_tokens`)."""
@@ -320,6 +324,7 @@ _FLOATS = (
     "repetition_penalty",
 )
 _INTS = ("top_k", "top_logprobs")
+_TEMPERATURE, _TOP_LOGPROBS = _FLOATS.index("temperature"), _INTS.index("top_logprobs")
 _Bias = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
 
@@ -358,9 +363,13 @@ class SamplingRows:
     def batch(self, rows: npt.NDArray[np.intp]) -> SamplingBatch:
         """The parameters of these rows; its positions, all 0, are the caller's to replace."""
         bias = self._bias
+        floats, ints = self._floats[:, rows], self._ints[:, rows]
         return SamplingBatch(
-            **dict(zip(_FLOATS, self._floats[:, rows], strict=True)),
-            **dict(zip(_INTS, self._ints[:, rows], strict=True)),
+            **dict(zip(_FLOATS, floats, strict=True)),
+            **dict(zip(_INTS, ints, strict=True)),
+            all_greedy=bool(
+                (floats[_TEMPERATURE] <= 0.0).all() and (ints[_TOP_LOGPROBS] < 0).all()
+            ),
             seeds=self._seeds[rows],
             positions=np.zeros(len(rows), np.int32),
             logit_bias=tuple((i, *bias[r]) for i, r in enumerate(rows.tolist()) if r in bias)

@@ -131,7 +131,7 @@ class CpuOps:
                 "float32: load it in float32, or use the torch backend"
             )
         if can_fuse(spec):
-            return CpuDecoder(self, self._library, self._team, spec)
+            return CpuDecoder(self, self._library, self._team, self._planner, spec)
         return ComposedDecoder(self, spec)
 
     def plan_attention(

@@ -16,6 +16,7 @@ from phloem.kernels import (
     AttentionSpec,
     DecoderLayer,
     DecoderSpec,
+    GreedyDecodes,
     GreedyTokens,
     InputTerms,
     KVCache,
@@ -121,6 +122,10 @@ class LlamaModel:
         Only tokens with a bit in `bits` `[n, ceil(vocab / 32)]` are looked at, if there are bits.
         """
         return self._decoder.greedy(hidden, bits)
+
+    def greedy_decodes(self) -> GreedyDecodes | None:
+        """A shorter way for steps of greedy decodes alone, where the backend has one."""
+        return self._decoder.greedy_decodes()
 
 
 def _layer(

@@ -30,3 +30,9 @@ void attend(Worker& worker, const AttentionPlan& plan, const phloem_kv_layer& kv
             const AttentionInput& io);
 
 }  // namespace phloem
+
+extern "C" void phloem_plan_build(phloem::AttentionPlan* plan, const int32_t* row_table,
+                                  int64_t row_stride, const int32_t* rows,
+                                  const int32_t* query_lens, const int32_t* seq_lens,
+                                  int32_t num_rows, int32_t heads, int32_t kv_heads,
+                                  int32_t head_dim, int32_t value_dim, float scale);

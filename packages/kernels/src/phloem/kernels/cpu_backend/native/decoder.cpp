@@ -44,6 +44,25 @@ typedef struct {
   const int64_t* wanted;      // [num_wanted] ascending, or null: all
   int32_t num_wanted;
 } phloem_step;
+
+// Decodes alone: row i computes the last of its seq_lens[i] tokens and wants the likeliest next one.
+// All arrays have `room` for at least num_rows.
+typedef struct {
+  const int32_t* row_table;
+  int64_t row_stride;
+  int32_t table_rows, table_width;
+  float scale;  // of attention
+  int32_t num_rows, room;
+  const int32_t* given;  // [5, room]: rows of the table, query_lens, seq_lens, ids, slots
+  int64_t* numbers;      // [3, room], of the step: ids, positions, slots
+  AttentionPlan* plan;
+  const phloem_kv_layer* kv;
+  float* hidden;
+  void* workspace;
+  int64_t* ids;  // what is found, see `Greedy`
+  bool *finite, *allowed;
+  int32_t* tokens;  // the ids, where all rows have one
+} phloem_decodes;
 }
 
 namespace {
@@ -222,5 +241,44 @@ void phloem_decoder_greedy(Team* team, const phloem_decoder* decoder, const floa
     const TokenMasks masks{bits, (decoder->head.n + WORD - 1) / WORD};
     argmax_linear(worker, decoder->head, x, masks, w.maxima, {ids, finite, allowed});
   });
+}
+
+// Runs the layers; 0, and nothing was done, if a row is none of the table's, has other than one query
+// or more tokens than the table is wide, or an id that stands for a token not known yet.
+int phloem_decodes_run(Team* team, const phloem_decoder* decoder, const phloem_decodes* decodes) {
+  const phloem_decodes& d = *decodes;
+  const int32_t *rows = d.given, *query_lens = rows + d.room, *seq_lens = query_lens + d.room;
+  const int32_t *ids = seq_lens + d.room, *slots = ids + d.room;
+  int64_t *to_ids = d.numbers, *positions = to_ids + d.room, *to_slots = positions + d.room;
+  for (int i = 0; i < d.num_rows; ++i) {
+    if (rows[i] < 0 || rows[i] >= d.table_rows || query_lens[i] != 1 || ids[i] < 0) return 0;
+    if (seq_lens[i] < 1 || seq_lens[i] > d.table_width) return 0;
+    to_ids[i] = ids[i];
+    positions[i] = seq_lens[i] - 1;
+    to_slots[i] = slots[i];
+  }
+  if (d.num_rows == 0) return 0;
+  phloem_plan_build(d.plan, d.row_table, d.row_stride, rows, query_lens, seq_lens, d.num_rows,
+                    decoder->heads, decoder->kv_heads, decoder->head_dim, decoder->head_dim,
+                    d.scale);
+  const phloem_step step = {d.num_rows, to_ids,   positions,   to_slots, d.plan,
+                            d.kv,       d.hidden, d.workspace, nullptr,  0};
+  phloem_decoder_forward(team, decoder, &step);
+  return 1;
+}
+
+// The likeliest tokens of the step that was run, of those with a bit in `bits`; whether there is one
+// in every row.
+int phloem_decodes_tokens(Team* team, const phloem_decoder* decoder, const phloem_decodes* decodes,
+                          const uint32_t* bits) {
+  const phloem_decodes& d = *decodes;
+  phloem_decoder_greedy(team, decoder, d.hidden, d.num_rows, bits, d.workspace, d.ids, d.finite,
+                        d.allowed);
+  bool all = true;
+  for (int i = 0; i < d.num_rows; ++i) {
+    all = all && d.finite[i] && d.allowed[i];
+    d.tokens[i] = static_cast<int32_t>(d.ids[i]);
+  }
+  return all;
 }
 }

@@ -1,0 +1,145 @@
+"""The native short way of decodes against the native general way, on a model of two layers."""
+
+import numpy as np
+import pytest
+import torch
+
+from phloem.kernels import AttentionSpec, DecoderLayer, DecoderSpec, KVTensors
+from phloem.kernels.cpu_backend.library import library_status
+from phloem.kernels.cpu_backend.ops import CpuOps
+
+STATUS = library_status()
+pytestmark = pytest.mark.skipif(not STATUS.usable, reason=STATUS.reason)
+HIDDEN, HEADS, KV_HEADS, DIM, INNER, VOCAB, SLOTS, WIDTH = 64, 4, 2, 16, 96, 300, 400, 130
+
+
+class Cache:
+    def __init__(self, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        self.layers = [
+            KVTensors(*torch.randn(2, SLOTS, KV_HEADS, DIM, generator=generator)) for _ in range(2)
+        ]
+
+    def layer(self, index):
+        return self.layers[index]
+
+
+@pytest.fixture(scope="module")
+def ops():
+    return CpuOps(threads=2)
+
+
+@pytest.fixture(scope="module", params=["float", "int8", "int4"])
+def spec(request, ops):
+    torch.manual_seed(1)
+
+    def linear(out, inputs):
+        return ops.prepare_linear(torch.randn(out, inputs) / 8, None, request.param)
+
+    def layer():
+        qkv = linear((HEADS + 2 * KV_HEADS) * DIM, HIDDEN)
+        rest = linear(HIDDEN, HEADS * DIM), torch.rand(HIDDEN)
+        gate_up, down = linear(2 * INNER, HIDDEN), linear(HIDDEN, INNER)
+        return DecoderLayer(torch.rand(HIDDEN), qkv, *rest, gate_up, down)
+
+    return DecoderSpec(
+        attention=AttentionSpec(HEADS, KV_HEADS, DIM, torch.float32, torch.device("cpu")),
+        embedding=ops.prepare_embedding(torch.randn(VOCAB, HIDDEN), request.param),
+        layers=(layer(), layer()),
+        norm=torch.ones(HIDDEN),
+        head=linear(VOCAB, HIDDEN),
+        rms_norm_eps=1e-5,
+        frequencies=torch.rand(DIM // 2),
+    )
+
+
+def step(count, seed=0):
+    """The arrays of `count` decodes: (row_table, rows, query_lens, seq_lens, ids, slots)."""
+    rng = np.random.default_rng(seed)
+    table = rng.integers(1, SLOTS, (count + 2, WIDTH)).astype(np.int32)
+    rows = rng.permutation(count + 2)[:count].astype(np.int32)
+    seq_lens = rng.integers(1, WIDTH + 1, count).astype(np.int32)
+    slots = rng.permutation(np.arange(1, SLOTS))[:count].astype(np.int32)
+    table[rows, seq_lens - 1] = slots
+    ids = rng.integers(0, VOCAB, count).astype(np.int32)
+    return [table, rows, np.ones(count, np.int32), seq_lens, ids, slots]
+
+
+def general(ops, spec, arrays, bits=None):
+    """What forward and greedy give, and the cache behind them."""
+    table, rows, query_lens, seq_lens, ids, slots = arrays
+    cache, decoder = Cache(), ops.decoder(spec)
+    plan = ops.plan_attention(table, rows, query_lens, seq_lens, spec.attention)
+    given = (torch.from_numpy(x.astype(np.int64)) for x in (ids, seq_lens - 1, slots))
+    found = decoder.greedy(decoder.forward(*given, plan, cache), bits)
+    return found, cache
+
+
+@pytest.mark.parametrize("count", [1, 2, 17])
+def test_tokens_and_cache_are_the_same_bits(ops, spec, count):
+    decodes = ops.decoder(spec).greedy_decodes()
+    for seed in range(3):
+        arrays, cache = step(count, seed), Cache()
+        expected, expected_cache = general(ops, spec, arrays)
+        assert decodes.run(*arrays, cache)
+        assert decodes.tokens().tolist() == expected.ids.tolist()
+        for ours, theirs in zip(cache.layers, expected_cache.layers, strict=True):
+            assert torch.equal(ours.k, theirs.k)
+            assert torch.equal(ours.v, theirs.v)
+
+
+def test_bits_say_which_tokens_are_looked_at(ops, spec):
+    decodes, arrays = ops.decoder(spec).greedy_decodes(), step(3)
+    bits = np.random.default_rng(2).integers(-(2**31), 2**31, (3, 10)).astype(np.int32)
+    expected, _ = general(ops, spec, arrays, bits)
+    assert decodes.run(*arrays, Cache())
+    assert decodes.tokens(bits).tolist() == expected.ids.tolist()
+    bits[1] = 0
+    assert decodes.tokens(bits) is None
+    found = decodes.found()
+    assert found.allowed.tolist() == [True, False, True]
+    assert found.ids[::2].tolist() == expected.ids[::2].tolist()
+    with pytest.raises(ValueError, match="shape"):
+        decodes.tokens(bits[:, :3])
+
+
+def test_a_table_of_any_layout_and_then_another_is_read(ops, spec):
+    decodes, arrays = ops.decoder(spec).greedy_decodes(), step(5)
+    expected, _ = general(ops, spec, arrays)
+    table = arrays[0]
+    wide = np.zeros((len(table), 2 * WIDTH), np.int32)
+    wide[:, :WIDTH] = table
+    for same in (table, wide[:, :WIDTH], table.copy()):
+        assert decodes.run(same, *arrays[1:], Cache())
+        assert decodes.tokens().tolist() == expected.ids.tolist()
+    assert not decodes.run(np.asfortranarray(table), *arrays[1:], Cache())
+
+
+@pytest.mark.parametrize(
+    ("array", "value"),
+    [(1, -1), (1, 5), (2, 0), (2, 2), (3, 0), (3, WIDTH + 1), (4, -1)],
+    ids=lambda value: str(value),
+)
+def test_what_is_no_step_of_decodes_is_left_alone(ops, spec, array, value):
+    decodes, arrays, cache = ops.decoder(spec).greedy_decodes(), step(3), Cache()
+    before = [layer.k.clone() for layer in cache.layers]
+    arrays[array] = arrays[array].copy()
+    arrays[array][1] = value
+    assert not decodes.run(*arrays, cache)
+    assert all(torch.equal(a, b.k) for a, b in zip(before, cache.layers, strict=True))
+
+
+def test_arrays_of_different_lengths_and_none_at_all_are_no_step(ops, spec):
+    decodes, arrays = ops.decoder(spec).greedy_decodes(), step(3)
+    for array in range(1, 6):
+        shorter = [x[:2] if i == array else x for i, x in enumerate(arrays)]
+        assert not decodes.run(*shorter, Cache())
+    assert not decodes.run(arrays[0], *(x[:0] for x in arrays[1:]), Cache())
+    assert decodes.run(*arrays, Cache())
+
+
+def test_a_cache_that_is_not_native_is_not_read(ops, spec):
+    decodes, cache = ops.decoder(spec).greedy_decodes(), Cache()
+    cache.layers = [KVTensors(layer.k.half(), layer.v.half()) for layer in cache.layers]
+    assert not decodes.run(*step(2), cache)
+    assert decodes.run(*step(2), Cache())
