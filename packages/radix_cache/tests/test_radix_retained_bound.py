@@ -56,6 +56,16 @@ def test_the_oldest_marks_of_a_namespace_give_way_to_its_new_ones(clock):
     assert order(cache) == "aaxbbcc"
 
 
+def test_a_bound_for_each_namespace_needs_none_for_all(clock):
+    cache = RadixCache(clock=clock, most_retained_each=2)
+    for letter in "abc":
+        put(cache, letter * 2, (letter,), retain_for=100)
+        clock.now += 1
+    put(cache, "dd", ("a",), retain_for=100)
+    put(cache, "x")
+    assert order(cache) == "aaxbbccdd"
+
+
 def test_marking_anew_makes_a_mark_new(clock):
     cache = RadixCache(clock=clock, most_retained=4)
     for letter in "abac":

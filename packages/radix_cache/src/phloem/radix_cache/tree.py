@@ -7,6 +7,7 @@ lets go, it returns, and the caller frees. One thread writes; `peek`, `explain`,
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
@@ -64,7 +65,7 @@ class RadixCache:
             in `phloem.radix_cache.events`.
         most_retained: tokens that may be retained at a time; beyond them the oldest marks count as
             none. None: any number.
-        most_retained_each: the same for each namespace; None: as `most_retained`.
+        most_retained_each: the same for each namespace; None: as many as all of them together.
         ghosts: how many evicted runs of tokens to remember for `explain`; 0 for none.
     """
 
@@ -103,9 +104,9 @@ class RadixCache:
         self._device = tree.device
         self._host = None if tree.host is None else HostTier(self, tree, tree.host, write_through)
         self._counted = Counters()
-        if most_retained is not None:
-            each = most_retained if most_retained_each is None else most_retained_each
-            tree.bound_retention(most_retained, each)
+        if most_retained is not None or most_retained_each is not None:
+            most = sys.maxsize if most_retained is None else most_retained
+            tree.bound_retention(most, most if most_retained_each is None else most_retained_each)
 
     @property
     def page_size(self) -> int:
