@@ -42,6 +42,7 @@ from phloem.server.messages import (
 )
 from phloem.server.news import token_news
 from phloem.server.observability.steps import step_times
+from phloem.server.time_slice import come_as_usual
 from phloem.server.watchdog import Watchdog
 from phloem.server.wiring import EngineParts, build
 
@@ -250,6 +251,7 @@ def main() -> None:
     frontend: Outbox[FromScheduler] = Outbox(context, config.endpoints.frontend)
     inbox: Inbox[ToScheduler] = Inbox(context, config.endpoints.scheduler, ToScheduler)
     detokenizer: Outbox[TokenBatch | Beat] = Outbox(context, config.endpoints.detokenizer)
+    come_as_usual()  # with the threads that will compute; those of the sockets are there already
     parts = _built(config, frontend)
     if parts is None:
         frontend.close(linger=_SECONDS_TO_REPORT)

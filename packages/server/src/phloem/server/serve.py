@@ -38,6 +38,7 @@ from phloem.server.observability.watch import Observation
 from phloem.server.parsers.registry import notation_of
 from phloem.server.start_report import report_lines, start_report
 from phloem.server.startup import Laps, breakdown
+from phloem.server.time_slice import come_soon
 from phloem.server.tokenizer_manager import TokenizerManager
 from phloem.server.version import version
 
@@ -68,6 +69,7 @@ def serve(model: LocatedModel, http: HttpArgs, guard: Guard, say: Say, laps: Lap
         StartupError: the engine could not be started, or the port is not to be had.
     """
     set_up_logs("api", http.log_level, http.log_format)
+    come_soon()  # our children too
     # As in the engine's processes: a crash in native code writes stacks, and so does SIGUSR1.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
