@@ -11,9 +11,18 @@ from phloem.grammar.dfa.table import Ints
 
 def row_of(tokens: Ints | list[int], words: int) -> npt.NDArray[np.int32]:
     """Some tokens as one row of a mask: int32 [words]."""
+    if isinstance(tokens, list) and len(tokens) <= _FEW:
+        row = bytearray(4 * words)
+        for token in tokens:
+            row[token >> 3] |= 1 << (token & 7)
+        return np.frombuffer(row, "<i4").astype(np.int32, copy=False)
     bits = np.zeros(words * 32, bool)
     bits[tokens] = True
     return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32, copy=False)
+
+
+_FEW = 64
+"""So few tokens are written faster one by one."""
 
 
 class MaskRows:

@@ -8,7 +8,7 @@ region); a known one costs a lookup and the copy of a row. Which text was said i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -54,13 +54,16 @@ class Position:
         self.forced: bytes | None = None
 
 
-class Reach(NamedTuple):
+class Reach:
     """Where each legal token leads."""
 
-    regions: list[tuple[Region, Branch]]
-    """By sweeps of regions, from branches of the trie."""
-    targets: dict[Position, list[int]]
-    """All others, by position."""
+    __slots__ = ("regions", "targets")
+
+    def __init__(self) -> None:
+        self.regions: list[tuple[Region, Branch]] = []
+        """By sweeps of regions, from branches of the trie."""
+        self.targets: dict[Position, list[int]] = {}
+        """All others, by position."""
 
     def add(self, target: Position, tokens: Sequence[int]) -> None:
         """Add tokens that lead to a position."""
@@ -84,6 +87,7 @@ class TokenEngine:
         self.vocabulary = vocabulary
         self.ended = Position(None)
         self.rows = MaskRows(vocabulary.words, cache_bytes)
+        self._words = vocabulary.words
         self._start = start
         self._sweeps = sweeps or Sweeps(vocabulary)
         self._positions: dict[Cursor, Position] = {}
@@ -105,16 +109,15 @@ class TokenEngine:
 
     def step(self, position: Position, byte: int) -> Position | None:
         """The position after one byte."""
-        try:
+        if byte in position.steps:
             return position.steps[byte]
-        except KeyError:
-            cursor = position.cursor.step(byte) if position.cursor is not None else None
-            target = None if cursor is None else self.at(cursor)
-            if not position.steps:
-                position.steps = {}
-            position.steps[byte] = target
-            self._cells += 1
-            return target
+        cursor = position.cursor.step(byte) if position.cursor is not None else None
+        target = None if cursor is None else self.at(cursor)
+        if not position.steps:
+            position.steps = {}
+        position.steps[byte] = target
+        self._cells += 1
+        return target
 
     def advance(self, position: Position, token: int) -> Position | None:
         """The position after a token; None if it is not legal there."""
@@ -165,8 +168,7 @@ class TokenEngine:
         limit = tokens_left - 1
         if not is_complete(position):
             limit = max(limit, min(distances.values()))
-        kept = {target for target, far in distances.items() if far <= limit}
-        row = self._mask(position, reach, kept)
+        row = self._mask(position, reach, limit)
         if not position.steered:
             position.steered = {}
         position.steered[tokens_left] = row
@@ -218,35 +220,33 @@ class TokenEngine:
         self._filled.append(position)
 
     def _mask(
-        self, position: Position, reach: Reach, kept: set[Position] | None = None
+        self, position: Position, reach: Reach, most: int | None = None
     ) -> npt.NDArray[np.int32]:
-        """The mask of the tokens that lead to a kept position; None: to any."""
-        row = np.zeros(self.vocabulary.words, np.int32)
-        for region, branch in reach.regions:
-            if kept is None:
-                row |= self._sweeps.outline(region, branch).bits
-            else:
-                row |= self._kept_inside(region, branch, kept)
-        listed = [
-            token
-            for target, tokens in reach.targets.items()
-            if kept is None or target in kept
-            for token in tokens
-        ]
+        """The mask of the tokens behind which the end is `most` tokens away; None: of all."""
+        listed: list[int] = []
+        for target, tokens in reach.targets.items():
+            if most is None or self._is_near(target, most):
+                listed += tokens
         if position.cursor is not None and position.cursor.complete:
             listed += self.vocabulary.stop_ids
-        if listed:
-            row |= row_of(listed, len(row))
+        row = row_of(listed, self._words)
+        for region, branch in reach.regions:
+            if most is None:
+                row |= self._sweeps.outline(region, branch).bits
+            else:
+                row |= self._near_inside(region, branch, most)
         return row
 
-    def _kept_inside(
-        self, region: Region, branch: Branch, kept: set[Position]
-    ) -> npt.NDArray[np.int32]:
+    def _near_inside(self, region: Region, branch: Branch, most: int) -> npt.NDArray[np.int32]:
         sweep = self._sweeps.whole(region, branch)
         states = np.zeros(region.dfa.states, bool)
         for end in sweep.end_states:
-            states[end] = self.at(region.cursor(end)) in kept
+            states[end] = self._is_near(self.at(region.cursor(end)), most)
         return row_of(sweep.tokens[states[sweep.ends]], self.vocabulary.words)
+
+    def _is_near(self, position: Position, most: int) -> bool:
+        distance = self.distance(position)
+        return distance is not None and distance <= most
 
     def _distances(self, reach: Reach) -> dict[Position, int]:
         """How far it is from where tokens lead; nothing if the automaton cannot tell."""
@@ -260,7 +260,7 @@ class TokenEngine:
         return known if len(known) == len(found) else {}
 
     def _reached(self, position: Position) -> Reach:
-        reach = Reach([], {})
+        reach = Reach()
         for child, target in self._add(self._sweeps.root, position, reach):
             part = self._part(child, target)
             reach.regions.extend(part.regions)
@@ -272,10 +272,11 @@ class TokenEngine:
         """What a walk finds below a branch; kept, for many positions lead to the same one."""
         part = self._parts.get((branch, position))
         if part is None:
-            part = self._parts[branch, position] = Reach([], {})
+            part = self._parts[branch, position] = Reach()
             pending = [(branch, position)]
             while pending:
-                pending += self._add(*pending.pop(), part)
+                inner, reached = pending.pop()
+                pending += self._add(inner, reached, part)
             self._cells += 4 + len(part.targets)
         return part
 
