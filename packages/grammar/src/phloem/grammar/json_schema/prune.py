@@ -11,6 +11,8 @@ from phloem.grammar.json_schema.shape import (
     Node,
     NodeId,
     ObjectShape,
+    OtherProperties,
+    Property,
     SchemaGraph,
     Witness,
 )
@@ -211,8 +213,13 @@ def _renumbered(node: Node, numbers: dict[NodeId, NodeId]) -> Node:
     def record(shape: ObjectShape) -> ObjectShape:
         return replace(
             shape,
-            properties=tuple(replace(each, node=numbers[each.node]) for each in shape.properties),
-            others=tuple(replace(each, node=numbers[each.node]) for each in shape.others),
+            properties=tuple(
+                Property(each.name, numbers[each.node], each.required) for each in shape.properties
+            ),
+            others=tuple(
+                OtherProperties(each.names, numbers[each.node], each.fulfils)
+                for each in shape.others
+            ),
         )
 
     return replace(

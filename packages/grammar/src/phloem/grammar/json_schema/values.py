@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from decimal import Decimal
+from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple
 
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError, UnsupportedConstraint
@@ -50,8 +51,19 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
 
 
+def is_unicode(text: str) -> bool:
+    """Whether it has no lone surrogate, which UTF-8 cannot say."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def key_of(value: Any) -> str:
     """A text that exactly the equal JSON values share: 1 and 1.0 are equal, 1 and true are not."""
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)  # as `dumps` does in the end
     if is_number(value):
         number = Number.of(value)
         return f"{'-' if number.negative else ''}{number.digits}e{number.exponent}"
@@ -128,7 +140,7 @@ def _check_scalar(value: Any, pointer: str) -> None:
 
 
 def _check_text(text: str, pointer: str) -> None:
-    if any("\ud800" <= character <= "\udfff" for character in text):
+    if not is_unicode(text):
         raise UnsupportedConstraint(
             pointer, ascii(text), "a lone surrogate is not text: write whole characters"
         )
