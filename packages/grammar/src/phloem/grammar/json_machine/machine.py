@@ -29,9 +29,10 @@ AnyCursor = TypeVar("AnyCursor", bound=JsonCursor)
 class JsonAutomaton:
     """The JSON texts of a schema, as an `Automaton`. Used by one thread."""
 
-    def __init__(self, compiled: Compiled) -> None:
-        """From the compiled form; `of` compiles."""
+    def __init__(self, compiled: Compiled, nodes: list[NodeMachine] | None = None) -> None:
+        """From the compiled form; `of` compiles. `nodes` are the form's, if there are some yet."""
         self._compiled = compiled
+        self._nodes = nodes
 
     @classmethod
     def of(
@@ -58,7 +59,7 @@ class JsonAutomaton:
         )
         if weights[graph.root] >= INFINITE:
             raise GrammarError("no finite JSON value meets the schema: relax what it demands")
-        return cls(Compiled(graph, tuple(weights), is_compact, is_free))
+        return cls(Compiled(graph, tuple(weights), is_compact, is_free), nodes)
 
     @property
     def start(self) -> JsonCursor:
@@ -67,7 +68,7 @@ class JsonAutomaton:
 
     @cached_property
     def _machine(self) -> JsonMachine:
-        return JsonMachine(self._compiled)
+        return JsonMachine(self._compiled, self._nodes)
 
     def serialize(self) -> bytes:
         """The compiled form, which `deserialize` reads."""
@@ -86,10 +87,12 @@ class JsonAutomaton:
 class JsonMachine:
     """Makes cursors, and has what they share."""
 
-    def __init__(self, compiled: Compiled) -> None:
+    def __init__(self, compiled: Compiled, nodes: list[NodeMachine] | None) -> None:
         graph, self.weights = compiled.graph, compiled.weights
         self.is_compact = compiled.is_compact
-        self.nodes = [NodeMachine(node, self.weights, compiled.is_free) for node in graph.nodes]
+        self.nodes = nodes or [
+            NodeMachine(node, self.weights, compiled.is_free) for node in graph.nodes
+        ]
         for node in self.nodes:
             for array in node.arrays:
                 array.settle()

@@ -15,6 +15,7 @@ from phloem.grammar.json_machine.name_tree import NameTree
 from phloem.grammar.json_machine.paths import Paths, ShortestTexts
 from phloem.grammar.json_machine.weights import INFINITE
 from phloem.grammar.json_schema.shape import NodeId, ObjectShape
+from phloem.grammar.json_schema.values import is_unicode
 
 _MOST_FREE_NAMES = 64
 _MOST_KNOWN = 256
@@ -98,7 +99,7 @@ class ObjectMachine:
         self.required = 0
         self._declared = 0
         for number, prop in enumerate(shape.properties):
-            if not any("\ud800" <= character <= "\udfff" for character in prop.name):
+            if is_unicode(prop.name):
                 self._declared |= 1 << number
                 self.required |= prop.required << number
             elif prop.required:
