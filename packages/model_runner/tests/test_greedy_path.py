@@ -1,4 +1,4 @@
-"""Steps of greedy decodes go a shorter way: what comes of them is what comes of the general one."""
+"""Greedy steps go a shorter way: what comes of them is what comes of the general one."""
 
 import gc
 import weakref
@@ -78,6 +78,24 @@ def test_tokens_and_kv_are_the_same_bits_on_both_ways(drivers):
         assert torch.equal(ours, theirs)
 
 
+def test_prompts_chunks_and_decodes_together_are_the_same_bits(drivers):
+    short, general = drivers
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 256, 100).tolist()
+    for parts in (
+        [(3, ids, 100)],
+        [(4, ids[:60], 60), (0, [1], 6), (1, [2, 3, 4], 5)],
+        [(4, ids[60:], 100), (3, [9], 101), (0, [7], 7)],
+        [(5, ids[:1], 1)],
+    ):
+        assert takes_it(short, *parts)
+        found, expected = short.run(*parts), general.run(*parts)
+        assert found.token_ids.tolist() == expected.token_ids.tolist()
+        assert found.counts.tolist() == [1] * len(parts)
+    for ours, theirs in zip(kv_bytes(short), kv_bytes(general), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_any_rows_in_any_order_and_number(drivers):
     short, general = drivers
     parts = decodes(1, 2, 3)
@@ -153,8 +171,7 @@ def test_other_steps_go_the_general_way(drivers, settings):
     assert ours.counts.tolist() == theirs.counts.tolist()
 
 
-def test_prompts_and_tokens_that_are_not_known_yet_go_the_general_way(driver):
-    assert not takes_it(driver, (0, [1, 2], 7), *decodes(1, 2)[1:])
+def test_tokens_that_are_not_known_yet_go_the_general_way(driver):
     assert not takes_it(driver, *decodes(1, RELAYED))
     assert takes_it(driver, *decodes(1, 2))
 

@@ -23,7 +23,7 @@ from phloem.kernels.base import (
     SamplingParameters,
     TokenLogprobs,
 )
-from phloem.kernels.greedy_decodes import GreedyDecodes
+from phloem.kernels.greedy_steps import GreedySteps
 from phloem.kernels.kv_tensors import KVTensors
 from phloem.kernels.registry import BackendStatus, automatic_backend, available_backends, get_ops
 from phloem.kernels.rotary import RopeConfig, cos_sin, inverse_frequencies
@@ -36,7 +36,7 @@ __all__ = [
     "Decoder",
     "DecoderLayer",
     "DecoderSpec",
-    "GreedyDecodes",
+    "GreedySteps",
     "GreedyTokens",
     "InputTerms",
     "KVCache",

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from phloem.kernels.greedy_decodes import GreedyDecodes
+    from phloem.kernels.greedy_steps import GreedySteps
 
 PreparedLinear = Any
 """A backend's own form of a weight matrix and its bias: packed, quantized, or as it was."""
@@ -273,8 +273,8 @@ class Decoder(Protocol):
         """
         ...
 
-    def greedy_decodes(self) -> GreedyDecodes | None:
-        """A shorter way for steps of decodes, with memory of its own; None: there is none."""
+    def greedy_steps(self) -> GreedySteps | None:
+        """A shorter way for greedy steps, with memory of its own; None: there is none."""
         ...
 
 

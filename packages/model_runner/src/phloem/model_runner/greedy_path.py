@@ -1,4 +1,4 @@
-"""The short way of the commonest step: every row decodes and wants its likeliest token.
+"""The short way of the commonest step: every row wants its likeliest token, and no more.
 
 A decode of few rows takes so little that tensors, plans and parameters made anew for each step
 would be a tenth of it. What it gives is the same, bit for bit.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from phloem.kernels import GreedyDecodes, KVCache
+from phloem.kernels import GreedySteps, KVCache
 from phloem.model_runner.models import LlamaModel
 from phloem.model_runner.relay import Relay
 from phloem.model_runner.sampler import bits_of_rows, greedy
@@ -31,23 +31,26 @@ class GreedyPath:
         self._kv_pool = kv_pool
         self._row_table = row_table
         self._relay = relay
-        self._free: list[GreedyDecodes] = []
+        self._free: list[GreedySteps] = []
         """Of steps that were sampled; one that is dropped before takes its own with it."""
 
-    def forward(self, batch: ModelWorkerBatch) -> Done[GreedyDecodes] | None:
+    def forward(self, batch: ModelWorkerBatch) -> Done[GreedySteps] | None:
         """Run a batch's layers; None, and nothing was done, if it has to go the general way."""
         sampling = batch.sampling
-        if not sampling.all_greedy or len(batch.rows) != len(batch.input_ids):
-            return None
-        if sampling.logit_bias or sampling.histories or sampling.suppressed:
+        if (
+            not sampling.all_greedy
+            or sampling.logit_bias
+            or sampling.histories
+            or sampling.suppressed
+        ):
             return None
         if batch.prompt_logprobs or batch.pooling or not batch.samples.all():
             return None
-        decodes = self._free.pop() if self._free else self._model.greedy_decodes()
-        if decodes is None:
+        steps = self._free.pop() if self._free else self._model.greedy_steps()
+        if steps is None:
             return None
         try:
-            ran = decodes.run(
+            ran = steps.run(
                 self._row_table,
                 batch.rows,
                 batch.query_lens,
@@ -59,27 +62,27 @@ class GreedyPath:
         except Exception as error:  # it is the step's, as on the general way
             return Done(None, error)
         if ran:
-            return Done(decodes, None)
-        self._free.append(decodes)
+            return Done(steps, None)
+        self._free.append(steps)
         return None
 
     def sample(
-        self, batch: ModelWorkerBatch, decodes: GreedyDecodes, masks: TokenMasks | None
+        self, batch: ModelWorkerBatch, steps: GreedySteps, masks: TokenMasks | None
     ) -> StepResult:
         """The tokens of a step that `forward` ran."""
         bits = None if masks is None else bits_of_rows(masks, np.arange(batch.num_rows))
-        tokens = decodes.tokens(bits)
+        tokens = steps.tokens(bits)
         if tokens is None:
-            result = self._some(batch, decodes)
+            result = self._some(batch, steps)
         else:
             self._relay.put_on_host(batch.rows, tokens)
-            result = StepResult(tokens, batch.query_lens)
-        self._free.append(decodes)
+            result = StepResult(tokens, np.ones(batch.num_rows, np.int32))
+        self._free.append(steps)
         return result
 
-    def _some(self, batch: ModelWorkerBatch, decodes: GreedyDecodes) -> StepResult:
+    def _some(self, batch: ModelWorkerBatch, steps: GreedySteps) -> StepResult:
         """Where some rows have failed."""
-        sampled = greedy(decodes.found(), np.arange(batch.num_rows))
+        sampled = greedy(steps.found(), np.arange(batch.num_rows))
         self._relay.put(batch.rows, sampled.ids)
         ids = sampled.ids.numpy()[sampled.ok].astype(np.int32)
         return StepResult(ids, sampled.ok.astype(np.int32), row_errors=sampled.errors)

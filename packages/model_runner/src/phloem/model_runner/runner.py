@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from phloem.kernels import GreedyDecodes, KVCache, KVLayer
+from phloem.kernels import GreedySteps, KVCache, KVLayer
 from phloem.model_runner.batch import PreparedBatch, prepare
 from phloem.model_runner.greedy_path import GreedyPath
 from phloem.model_runner.models import LlamaModel
@@ -61,7 +61,7 @@ class RunnerStep:
     """A step in flight."""
 
     batch: ModelWorkerBatch
-    forwarded: Pending[_Forwarded] | Pending[GreedyDecodes]
+    forwarded: Pending[_Forwarded] | Pending[GreedySteps]
     sampled: Pending[StepResult] | None = None
 
 

@@ -21,7 +21,7 @@ from phloem.kernels.base import (
     Ops,
 )
 from phloem.kernels.cpu_backend.attention import AttentionPlanner, CpuAttentionPlan
-from phloem.kernels.cpu_backend.greedy_decodes import CpuGreedyDecodes
+from phloem.kernels.cpu_backend.greedy_steps import CpuGreedySteps
 from phloem.kernels.cpu_backend.library import Library
 from phloem.kernels.cpu_backend.sampling import readable_bits
 from phloem.kernels.cpu_backend.step_structs import (
@@ -34,7 +34,7 @@ from phloem.kernels.cpu_backend.step_structs import (
 )
 from phloem.kernels.cpu_backend.team import Team
 from phloem.kernels.decoder import ComposedDecoder
-from phloem.kernels.greedy_decodes import GreedyDecodes
+from phloem.kernels.greedy_steps import GreedySteps
 
 _POINTER = ctypes.c_void_p
 _PANEL = 16
@@ -67,6 +67,7 @@ class CpuDecoder:
         self._decoder = decoder_struct(spec, self._layers)
         self._kv = KVStructs(spec)
         self._memory = torch.empty(0, dtype=torch.uint8)
+        self._workspace_address, self._most_tokens = 0, 0
         decoder = ctypes.POINTER(DecoderStruct)
         self._workspace_bytes = library.function(
             "phloem_decoder_workspace", decoder, ctypes.c_int, restype=ctypes.c_size_t
@@ -136,15 +137,21 @@ class CpuDecoder:
         )
         return found
 
-    def greedy_decodes(self) -> GreedyDecodes:
-        """See `Decoder.greedy_decodes`."""
-        return CpuGreedyDecodes(
-            self._library, self._team, self._planner.new_plan(), self._spec, self._decoder
+    def greedy_steps(self) -> GreedySteps:
+        """See `Decoder.greedy_steps`."""
+        return CpuGreedySteps(
+            self._library,
+            self._team,
+            self._planner.new_plan(),
+            self._spec,
+            self._decoder,
+            self._workspace,
         )
 
     def _workspace(self, tokens: int) -> int:
         """The address of enough memory for a step; it grows to what the largest step needed."""
-        needed = self._workspace_bytes(ctypes.byref(self._decoder), tokens)
-        if self._memory.numel() < needed:
+        if tokens > self._most_tokens:
+            needed = self._workspace_bytes(ctypes.byref(self._decoder), tokens)
             self._memory = torch.empty(needed, dtype=torch.uint8)
-        return self._memory.data_ptr()
+            self._workspace_address, self._most_tokens = self._memory.data_ptr(), tokens
+        return self._workspace_address

@@ -64,8 +64,8 @@ class StepStruct(ctypes.Structure):
     )
 
 
-class DecodesStruct(ctypes.Structure):
-    """`phloem_decodes`"""
+class GreedyStepStruct(ctypes.Structure):
+    """`phloem_greedy`"""
 
     _fields_ = (
         ("row_table", _POINTER),
@@ -74,14 +74,21 @@ class DecodesStruct(ctypes.Structure):
         ("table_width", ctypes.c_int32),
         ("scale", ctypes.c_float),
         ("num_rows", ctypes.c_int32),
-        ("room", ctypes.c_int32),
-        ("given", _POINTER),
-        ("numbers", _POINTER),
+        ("num_tokens", ctypes.c_int32),
+        ("rows", _POINTER),
+        ("query_lens", _POINTER),
+        ("seq_lens", _POINTER),
+        ("given_ids", _POINTER),
+        ("given_slots", _POINTER),
+        ("ids", _POINTER),
+        ("positions", _POINTER),
+        ("slots", _POINTER),
+        ("wanted", _POINTER),
         ("plan", _POINTER),
         ("kv", _POINTER),
         ("hidden", _POINTER),
         ("workspace", _POINTER),
-        ("ids", _POINTER),
+        ("found", _POINTER),
         ("finite", _POINTER),
         ("allowed", _POINTER),
         ("tokens", _POINTER),

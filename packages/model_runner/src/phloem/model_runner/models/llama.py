@@ -16,7 +16,7 @@ from phloem.kernels import (
     AttentionSpec,
     DecoderLayer,
     DecoderSpec,
-    GreedyDecodes,
+    GreedySteps,
     GreedyTokens,
     InputTerms,
     KVCache,
@@ -123,9 +123,9 @@ class LlamaModel:
         """
         return self._decoder.greedy(hidden, bits)
 
-    def greedy_decodes(self) -> GreedyDecodes | None:
-        """A shorter way for steps of greedy decodes alone, where the backend has one."""
-        return self._decoder.greedy_decodes()
+    def greedy_steps(self) -> GreedySteps | None:
+        """A shorter way for greedy steps, where the backend has one."""
+        return self._decoder.greedy_steps()
 
 
 def _layer(

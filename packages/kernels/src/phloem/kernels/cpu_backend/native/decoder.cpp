@@ -45,24 +45,26 @@ typedef struct {
   int32_t num_wanted;
 } phloem_step;
 
-// Decodes alone: row i computes the last of its seq_lens[i] tokens and wants the likeliest next one.
-// All arrays have `room` for at least num_rows.
+// A step in which row i computes the last query_lens[i] of its seq_lens[i] tokens and wants the
+// likeliest next one.
 typedef struct {
   const int32_t* row_table;
   int64_t row_stride;
   int32_t table_rows, table_width;
   float scale;  // of attention
-  int32_t num_rows, room;
-  const int32_t* given;  // [5, room]: rows of the table, query_lens, seq_lens, ids, slots
-  int64_t* numbers;      // [3, room], of the step: ids, positions, slots
+  int32_t num_rows, num_tokens;
+  const int32_t *rows, *query_lens, *seq_lens;  // [num_rows]
+  const int32_t *given_ids, *given_slots;       // [num_tokens]
+  int64_t *ids, *positions, *slots;             // [num_tokens], of the step
+  int64_t* wanted;                              // [num_rows], of the step
   AttentionPlan* plan;
   const phloem_kv_layer* kv;
   float* hidden;
   void* workspace;
-  int64_t* ids;  // what is found, see `Greedy`
+  int64_t* found;  // what is found, see `Greedy`
   bool *finite, *allowed;
   int32_t* tokens;  // the ids, where all rows have one
-} phloem_decodes;
+} phloem_greedy;
 }
 
 namespace {
@@ -243,41 +245,52 @@ void phloem_decoder_greedy(Team* team, const phloem_decoder* decoder, const floa
   });
 }
 
-// Runs the layers; 0, and nothing was done, if a row is none of the table's, has other than one query
-// or more tokens than the table is wide, or an id that stands for a token not known yet.
-int phloem_decodes_run(Team* team, const phloem_decoder* decoder, const phloem_decodes* decodes) {
-  const phloem_decodes& d = *decodes;
-  const int32_t *rows = d.given, *query_lens = rows + d.room, *seq_lens = query_lens + d.room;
-  const int32_t *ids = seq_lens + d.room, *slots = ids + d.room;
-  int64_t *to_ids = d.numbers, *positions = to_ids + d.room, *to_slots = positions + d.room;
-  for (int i = 0; i < d.num_rows; ++i) {
-    if (rows[i] < 0 || rows[i] >= d.table_rows || query_lens[i] != 1 || ids[i] < 0) return 0;
-    if (seq_lens[i] < 1 || seq_lens[i] > d.table_width) return 0;
-    to_ids[i] = ids[i];
-    positions[i] = seq_lens[i] - 1;
-    to_slots[i] = slots[i];
+// Runs the layers; 0, and nothing was done, if a row is none of the table's, has no query, or more
+// tokens than the table is wide, if the queries are not the tokens, or an id is one that stands for a
+// token that is not known yet.
+int phloem_greedy_run(Team* team, const phloem_decoder* decoder, const phloem_greedy* greedy) {
+  const phloem_greedy& g = *greedy;
+  int64_t tokens = 0;
+  for (int i = 0; i < g.num_rows; ++i) {
+    const int32_t queries = g.query_lens[i], length = g.seq_lens[i];
+    if (g.rows[i] < 0 || g.rows[i] >= g.table_rows) return 0;
+    if (queries < 1 || queries > length || length > g.table_width) return 0;
+    tokens += queries;
   }
-  if (d.num_rows == 0) return 0;
-  phloem_plan_build(d.plan, d.row_table, d.row_stride, rows, query_lens, seq_lens, d.num_rows,
+  if (g.num_rows == 0 || tokens != g.num_tokens) return 0;
+  for (int t = 0; t < g.num_tokens; ++t) {
+    if (g.given_ids[t] < 0) return 0;
+    g.ids[t] = g.given_ids[t];
+    g.slots[t] = g.given_slots[t];
+  }
+  int t = 0;
+  for (int i = 0; i < g.num_rows; ++i) {
+    for (int p = g.seq_lens[i] - g.query_lens[i]; p < g.seq_lens[i]; ++p) g.positions[t++] = p;
+    g.wanted[i] = t - 1;
+  }
+  phloem_plan_build(g.plan, g.row_table, g.row_stride, g.rows, g.query_lens, g.seq_lens, g.num_rows,
                     decoder->heads, decoder->kv_heads, decoder->head_dim, decoder->head_dim,
-                    d.scale);
-  const phloem_step step = {d.num_rows, to_ids,   positions,   to_slots, d.plan,
-                            d.kv,       d.hidden, d.workspace, nullptr,  0};
+                    g.scale);
+  const bool all = g.num_tokens == g.num_rows;
+  const phloem_step step = {g.num_tokens, g.ids,       g.positions,
+                            g.slots,      g.plan,      g.kv,
+                            g.hidden,     g.workspace, all ? nullptr : g.wanted,
+                            all ? 0 : g.num_rows};
   phloem_decoder_forward(team, decoder, &step);
   return 1;
 }
 
 // The likeliest tokens of the step that was run, of those with a bit in `bits`; whether there is one
 // in every row.
-int phloem_decodes_tokens(Team* team, const phloem_decoder* decoder, const phloem_decodes* decodes,
-                          const uint32_t* bits) {
-  const phloem_decodes& d = *decodes;
-  phloem_decoder_greedy(team, decoder, d.hidden, d.num_rows, bits, d.workspace, d.ids, d.finite,
-                        d.allowed);
+int phloem_greedy_tokens(Team* team, const phloem_decoder* decoder, const phloem_greedy* greedy,
+                         const uint32_t* bits) {
+  const phloem_greedy& g = *greedy;
+  phloem_decoder_greedy(team, decoder, g.hidden, g.num_rows, bits, g.workspace, g.found, g.finite,
+                        g.allowed);
   bool all = true;
-  for (int i = 0; i < d.num_rows; ++i) {
-    all = all && d.finite[i] && d.allowed[i];
-    d.tokens[i] = static_cast<int32_t>(d.ids[i]);
+  for (int i = 0; i < g.num_rows; ++i) {
+    all = all && g.finite[i] && g.allowed[i];
+    g.tokens[i] = static_cast<int32_t>(g.found[i]);
   }
   return all;
 }

@@ -1,4 +1,4 @@
-"""The native short way of decodes against the native general way, on a model of two layers."""
+"""The native short way of greedy steps against the general one, on a model of two layers."""
 
 import numpy as np
 import pytest
@@ -65,54 +65,87 @@ def step(count, seed=0):
     return [table, rows, np.ones(count, np.int32), seq_lens, ids, slots]
 
 
+def chunks(lengths, seed=0):
+    """The same for rows that compute so many tokens each, the last of as many as fit."""
+    rng = np.random.default_rng(seed)
+    queries, count = np.array(lengths, np.int32), len(lengths)
+    total = int(queries.sum())
+    slots = rng.permutation(np.arange(1, SLOTS))[:total].astype(np.int32)
+    table = rng.integers(1, SLOTS, (count, WIDTH)).astype(np.int32)
+    seq_lens = np.minimum(queries + rng.integers(0, 60, count), WIDTH).astype(np.int32)
+    at = 0
+    for row, (query, length) in enumerate(zip(lengths, seq_lens, strict=True)):
+        table[row, length - query : length] = slots[at : at + query]
+        at += query
+    ids = rng.integers(0, VOCAB, total).astype(np.int32)
+    return [table, np.arange(count, dtype=np.int32), queries, seq_lens, ids, slots]
+
+
 def general(ops, spec, arrays, bits=None):
     """What forward and greedy give, and the cache behind them."""
     table, rows, query_lens, seq_lens, ids, slots = arrays
     cache, decoder = Cache(), ops.decoder(spec)
     plan = ops.plan_attention(table, rows, query_lens, seq_lens, spec.attention)
-    given = (torch.from_numpy(x.astype(np.int64)) for x in (ids, seq_lens - 1, slots))
-    found = decoder.greedy(decoder.forward(*given, plan, cache), bits)
-    return found, cache
+    positions = np.concatenate(
+        [np.arange(length - n, length) for n, length in zip(query_lens, seq_lens, strict=True)]
+    )
+    given = (torch.from_numpy(x.astype(np.int64)) for x in (ids, positions, slots))
+    hidden = decoder.forward(*given, plan, cache)
+    return decoder.greedy(hidden[np.cumsum(query_lens) - 1], bits), cache
 
 
 @pytest.mark.parametrize("count", [1, 2, 17])
 def test_tokens_and_cache_are_the_same_bits(ops, spec, count):
-    decodes = ops.decoder(spec).greedy_decodes()
+    steps = ops.decoder(spec).greedy_steps()
     for seed in range(3):
         arrays, cache = step(count, seed), Cache()
         expected, expected_cache = general(ops, spec, arrays)
-        assert decodes.run(*arrays, cache)
-        assert decodes.tokens().tolist() == expected.ids.tolist()
+        assert steps.run(*arrays, cache)
+        assert steps.tokens().tolist() == expected.ids.tolist()
         for ours, theirs in zip(cache.layers, expected_cache.layers, strict=True):
             assert torch.equal(ours.k, theirs.k)
             assert torch.equal(ours.v, theirs.v)
 
 
+@pytest.mark.parametrize("lengths", [(100,), (1, 64, 3), (30, 1, 1, 90), (7, 7)])
+def test_prompts_are_the_same_bits(ops, spec, lengths):
+    steps = ops.decoder(spec).greedy_steps()
+    for seed in range(2):
+        arrays, cache = chunks(lengths, seed), Cache()
+        expected, expected_cache = general(ops, spec, arrays)
+        assert steps.run(*arrays, cache)
+        assert steps.tokens().tolist() == expected.ids.tolist()
+        for ours, theirs in zip(cache.layers, expected_cache.layers, strict=True):
+            assert torch.equal(ours.k, theirs.k)
+            assert torch.equal(ours.v, theirs.v)
+        assert steps.run(*step(2, seed), Cache())
+
+
 def test_bits_say_which_tokens_are_looked_at(ops, spec):
-    decodes, arrays = ops.decoder(spec).greedy_decodes(), step(3)
+    steps, arrays = ops.decoder(spec).greedy_steps(), step(3)
     bits = np.random.default_rng(2).integers(-(2**31), 2**31, (3, 10)).astype(np.int32)
     expected, _ = general(ops, spec, arrays, bits)
-    assert decodes.run(*arrays, Cache())
-    assert decodes.tokens(bits).tolist() == expected.ids.tolist()
+    assert steps.run(*arrays, Cache())
+    assert steps.tokens(bits).tolist() == expected.ids.tolist()
     bits[1] = 0
-    assert decodes.tokens(bits) is None
-    found = decodes.found()
+    assert steps.tokens(bits) is None
+    found = steps.found()
     assert found.allowed.tolist() == [True, False, True]
     assert found.ids[::2].tolist() == expected.ids[::2].tolist()
     with pytest.raises(ValueError, match="shape"):
-        decodes.tokens(bits[:, :3])
+        steps.tokens(bits[:, :3])
 
 
 def test_a_table_of_any_layout_and_then_another_is_read(ops, spec):
-    decodes, arrays = ops.decoder(spec).greedy_decodes(), step(5)
+    steps, arrays = ops.decoder(spec).greedy_steps(), step(5)
     expected, _ = general(ops, spec, arrays)
     table = arrays[0]
     wide = np.zeros((len(table), 2 * WIDTH), np.int32)
     wide[:, :WIDTH] = table
     for same in (table, wide[:, :WIDTH], table.copy()):
-        assert decodes.run(same, *arrays[1:], Cache())
-        assert decodes.tokens().tolist() == expected.ids.tolist()
-    assert not decodes.run(np.asfortranarray(table), *arrays[1:], Cache())
+        assert steps.run(same, *arrays[1:], Cache())
+        assert steps.tokens().tolist() == expected.ids.tolist()
+    assert not steps.run(np.asfortranarray(table), *arrays[1:], Cache())
 
 
 @pytest.mark.parametrize(
@@ -120,26 +153,26 @@ def test_a_table_of_any_layout_and_then_another_is_read(ops, spec):
     [(1, -1), (1, 5), (2, 0), (2, 2), (3, 0), (3, WIDTH + 1), (4, -1)],
     ids=lambda value: str(value),
 )
-def test_what_is_no_step_of_decodes_is_left_alone(ops, spec, array, value):
-    decodes, arrays, cache = ops.decoder(spec).greedy_decodes(), step(3), Cache()
+def test_what_is_no_step_is_left_alone(ops, spec, array, value):
+    steps, arrays, cache = ops.decoder(spec).greedy_steps(), step(3), Cache()
     before = [layer.k.clone() for layer in cache.layers]
     arrays[array] = arrays[array].copy()
     arrays[array][1] = value
-    assert not decodes.run(*arrays, cache)
+    assert not steps.run(*arrays, cache)
     assert all(torch.equal(a, b.k) for a, b in zip(before, cache.layers, strict=True))
 
 
 def test_arrays_of_different_lengths_and_none_at_all_are_no_step(ops, spec):
-    decodes, arrays = ops.decoder(spec).greedy_decodes(), step(3)
+    steps, arrays = ops.decoder(spec).greedy_steps(), step(3)
     for array in range(1, 6):
         shorter = [x[:2] if i == array else x for i, x in enumerate(arrays)]
-        assert not decodes.run(*shorter, Cache())
-    assert not decodes.run(arrays[0], *(x[:0] for x in arrays[1:]), Cache())
-    assert decodes.run(*arrays, Cache())
+        assert not steps.run(*shorter, Cache())
+    assert not steps.run(arrays[0], *(x[:0] for x in arrays[1:]), Cache())
+    assert steps.run(*arrays, Cache())
 
 
 def test_a_cache_that_is_not_native_is_not_read(ops, spec):
-    decodes, cache = ops.decoder(spec).greedy_decodes(), Cache()
+    steps, cache = ops.decoder(spec).greedy_steps(), Cache()
     cache.layers = [KVTensors(layer.k.half(), layer.v.half()) for layer in cache.layers]
-    assert not decodes.run(*step(2), cache)
-    assert decodes.run(*step(2), Cache())
+    assert not steps.run(*step(2), cache)
+    assert steps.run(*step(2), Cache())

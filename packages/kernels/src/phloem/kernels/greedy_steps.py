@@ -13,8 +13,8 @@ import numpy.typing as npt
 from phloem.kernels.base import GreedyTokens, KVCache
 
 
-class GreedyDecodes(Protocol):
-    """Steps in which each row computes its newest token and wants the likeliest next one.
+class GreedySteps(Protocol):
+    """Steps in which each row wants the likeliest token behind those that it computes.
 
     Bit for bit what `Decoder` gives, without its tensors and plans, which take as long as several
     layers where a batch is small. One step at a time: `run`, then the ways to its tokens.
@@ -30,11 +30,10 @@ class GreedyDecodes(Protocol):
         out_slots: npt.NDArray[np.int32],
         kv: KVCache,
     ) -> bool:
-        """Run the layers. The arguments are `Ops.plan_attention`'s and `Decoder.forward`'s, one
-        token a row.
+        """Run the layers. The arguments are `Ops.plan_attention`'s and `Decoder.forward`'s.
 
-        False, and nothing was done, if this is no such step: a row has more than one query, an id
-        is negative, the arrays do not fit each other or the table, or the cache cannot be read.
+        False, and nothing was done, if this is no step that can be run so: an id is negative, the
+        arrays do not fit each other or the table, or the cache cannot be read.
         """
         ...
 
