@@ -3,7 +3,7 @@
 The least that a step could take is counted as the sum of its matrix products alone, measured with
 the same packed weights and rows, the bytes of its KV at the rate at which memory is read, and the
 arithmetic of its attention at the peak of multiply-adds. What is outside of the native calls that
-run a step is what `ModelRunner` and the op table do in Python.
+run a step is what `ModelRunner` and the op table do, almost all of it in Python.
 """
 
 from __future__ import annotations

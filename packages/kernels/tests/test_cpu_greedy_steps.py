@@ -118,7 +118,39 @@ def test_prompts_are_the_same_bits(ops, spec, lengths):
         for ours, theirs in zip(cache.layers, expected_cache.layers, strict=True):
             assert torch.equal(ours.k, theirs.k)
             assert torch.equal(ours.v, theirs.v)
-        assert steps.run(*step(2, seed), Cache())
+        fewer = step(2, seed)
+        assert steps.run(*fewer, Cache())
+        assert steps.tokens().tolist() == general(ops, spec, fewer)[0].ids.tolist()
+
+
+def test_memory_is_float32_whatever_torch_makes_by_default(ops, spec):
+    decoder, arrays = ops.decoder(spec), chunks((100, 90))
+    expected, _ = general(ops, spec, arrays)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        steps = decoder.greedy_steps()
+        assert steps.run(*arrays, Cache())
+        assert steps._hidden.dtype == torch.float32
+        assert steps.tokens().tolist() == expected.ids.tolist()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_room_that_could_not_be_made_is_not_used(ops, spec, monkeypatch):
+    steps, small, large = ops.decoder(spec).greedy_steps(), step(1), chunks((100,))
+    make = torch.empty
+
+    def refuse(*size, **settings):
+        raise MemoryError
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(MemoryError):
+        steps.run(*large, Cache())
+    monkeypatch.setattr(torch, "empty", make)
+    for arrays in (small, large):
+        assert steps.run(*arrays, Cache())
+        assert steps.tokens().tolist() == general(ops, spec, arrays)[0].ids.tolist()
 
 
 def test_bits_say_which_tokens_are_looked_at(ops, spec):

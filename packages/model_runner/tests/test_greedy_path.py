@@ -11,7 +11,7 @@ from phloem.kernels import available_backends, get_ops
 from phloem.model_runner import load_model
 from phloem.model_runner.sampler import NOT_FINITE, NOTHING_ALLOWED
 from phloem.scheduler import RELAYED, SamplingParams, TokenHistory, TokenMasks
-from phloem.scheduler.ports import PoolingRequest
+from phloem.scheduler.ports import PoolingRequest, PromptLogprobRequest
 
 STATUS = next(b for b in available_backends() if b.name == "cpu")
 pytestmark = pytest.mark.skipif(not STATUS.usable, reason=STATUS.reason)
@@ -136,8 +136,8 @@ def test_a_row_with_nan_fails_alone_and_relays_a_token_that_the_model_knows(driv
     result = driver.run(*decodes(1, 2, 3))
     assert result.row_errors == {1: NOT_FINITE}
     assert result.token_ids.tolist() == [clean[0], clean[2]]
-    relayed = driver.run(*decodes(RELAYED, RELAYED, RELAYED, step=1))
-    assert relayed.row_errors == {1: NOT_FINITE}
+    relayed = driver.runner._relay.newest(np.arange(3, dtype=np.int32)).tolist()
+    assert relayed == [clean[0], 0, clean[2]]
 
 
 def test_tokens_are_relayed_to_the_general_way(drivers):
@@ -169,6 +169,14 @@ def test_other_steps_go_the_general_way(drivers, settings):
     ours, theirs = short.run(*parts, **settings), general.run(*parts, **settings)
     assert ours.token_ids.tolist() == theirs.token_ids.tolist()
     assert ours.counts.tolist() == theirs.counts.tolist()
+
+
+def test_prompts_whose_logprobs_are_asked_for_go_the_general_way(driver):
+    ids = [3, 4, 5, 6]
+    asked = (PromptLogprobRequest(0, 0, np.array(ids[1:], np.int32), top=2),)
+    assert not takes_it(driver, (3, ids, 4), asked=asked)
+    result = driver.run((3, ids, 4), asked=asked)
+    assert len(result.logprobs.prompt[0].logprobs) == 3
 
 
 def test_tokens_that_are_not_known_yet_go_the_general_way(driver):

@@ -43,13 +43,13 @@ def test_there_is_a_line_for_each_part():
     assert lines[1] == "chat        tool calls hermes, reasoning qwen3"
     assert len(lines) == len(report())
     assert lines[0].startswith("model       name tiny, weights int8, ")
-    assert lines[5] == "access      keys yes, admin key yes, metrics with a key"
+    assert lines[5] == "access      keys yes, admin key yes, metrics key"
     assert lines[6] == "endpoints   http http://127.0.0.1:1, ui /ui, metrics /metrics, grpc none"
 
 
 def test_without_keys_it_says_so():
     made = report(http=replace(HTTP, api_key=(), admin_api_key=None, api_keys_file=None))
-    assert made["access"] == {"keys": False, "admin_key": False, "metrics": "with a key"}
+    assert made["access"] == {"keys": False, "admin_key": False, "metrics": "key"}
 
 
 def test_there_is_no_secret_and_no_path_in_it():

@@ -59,11 +59,13 @@ def test_a_thread_and_those_that_it_starts_come_soon_and_then_as_usual(in_a_thre
 
 def test_the_priority_stays(in_a_thread):
     def priority():
-        os.setpriority(os.PRIO_PROCESS, 0, 3)
+        before = min(os.getpriority(os.PRIO_PROCESS, 0) + 3, 19)
+        os.setpriority(os.PRIO_PROCESS, 0, before)
         time_slice.come_soon()
-        return os.getpriority(os.PRIO_PROCESS, 0)
+        return before, os.getpriority(os.PRIO_PROCESS, 0)
 
-    assert in_a_thread(priority) == 3
+    before, after = in_a_thread(priority)
+    assert after == before
 
 
 def test_a_scheduling_class_that_somebody_chose_stays(in_a_thread):
@@ -72,6 +74,15 @@ def test_a_scheduling_class_that_somebody_chose_stays(in_a_thread):
         return time_slice.come_soon(), os.sched_getscheduler(0)
 
     assert in_a_thread(chosen) == (False, os.SCHED_BATCH)
+
+
+@pytest.mark.parametrize("call", ["sched_getscheduler", "getpriority"])
+def test_a_system_that_refuses_is_put_up_with(call, monkeypatch):
+    def refuse(*_):
+        raise OSError(38, "not implemented")
+
+    monkeypatch.setattr(os, call, refuse)
+    assert not time_slice.come_soon()
 
 
 def test_a_machine_that_is_not_known_is_left_alone(monkeypatch):

@@ -242,7 +242,7 @@ class TokenEngine:
         states = np.zeros(region.dfa.states, bool)
         for end in sweep.end_states:
             states[end] = self._is_near(self.at(region.cursor(end)), most)
-        return row_of(sweep.tokens[states[sweep.ends]], self.vocabulary.words)
+        return row_of(sweep.tokens[states[sweep.ends]], self._words)
 
     def _is_near(self, position: Position, most: int) -> bool:
         distance = self.distance(position)

@@ -274,7 +274,7 @@ class Decoder(Protocol):
         ...
 
     def greedy_steps(self) -> GreedySteps | None:
-        """A shorter way for greedy steps, with memory of its own; None: there is none."""
+        """A shorter way for greedy steps, not to be called while these are; None: there is none."""
         ...
 
 

@@ -36,13 +36,7 @@ class GreedyPath:
 
     def forward(self, batch: ModelWorkerBatch) -> Done[GreedySteps] | None:
         """Run a batch's layers; None, and nothing was done, if it has to go the general way."""
-        sampling = batch.sampling
-        if (
-            not sampling.all_greedy
-            or sampling.logit_bias
-            or sampling.histories
-            or sampling.suppressed
-        ):
+        if not batch.sampling.all_greedy or batch.sampling.changes_logits:
             return None
         if batch.prompt_logprobs or batch.pooling or not batch.samples.all():
             return None

@@ -70,8 +70,8 @@ class ModelRunner:
 
     `row_table` `[max_rows, max_len]` int32 is shared with the scheduler and read in `forward`,
     before it returns; slots below a row's `seq_len` must stay the row's until the step's result was
-    taken. The arrays of a batch's `sampling` and the masks are read later: they must not change
-    before that.
+    taken. A batch's `rows`, the arrays of its `sampling` and the masks are read later: they must
+    not change before that.
 
     `layer_ready(i)` is called, by the thread that computes, in each step before it uses layer i: it
     waits where KV is still being brought there.
@@ -121,9 +121,9 @@ class ModelRunner:
             ValueError: if the batch contradicts itself; nothing was enqueued then.
         """
         if self._greedy_path is not None:
-            decoded = self._greedy_path.forward(batch)
-            if decoded is not None:
-                return RunnerStep(batch, decoded)
+            done = self._greedy_path.forward(batch)
+            if done is not None:
+                return RunnerStep(batch, done)
         prepared = prepare(batch, self._row_table, self._model.ops, self._model.attention_spec)
         return RunnerStep(batch, self._worker.submit(self._forward, batch, prepared))
 
@@ -176,7 +176,7 @@ class ModelRunner:
         forwarded = step.forwarded.result()
         if isinstance(forwarded, _Forwarded):
             return self._sample_hidden(step.batch, forwarded, masks)
-        assert self._greedy_path is not None, "only it makes steps of greedy decodes"
+        assert self._greedy_path is not None, "only it makes greedy steps"
         return self._greedy_path.sample(step.batch, forwarded, masks)
 
     @torch.inference_mode()

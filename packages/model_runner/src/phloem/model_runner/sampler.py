@@ -50,7 +50,7 @@ def wants_greedy_only(sampling: SamplingBatch, rows: npt.NDArray[np.int64]) -> b
 
     Then nobody needs to see the logits: see `greedy`.
     """
-    if sampling.logit_bias or sampling.histories or sampling.suppressed:
+    if sampling.changes_logits:
         return False
     return sampling.all_greedy or bool(
         (sampling.temperature[rows] <= 0.0).all() and (sampling.top_logprobs[rows] < 0).all()

@@ -295,6 +295,11 @@ class SamplingBatch:
     """Token ids that a row may not produce yet (its stop ids below `min_new_tokens`)."""
     histories: tuple[TokenHistory, ...] = ()
 
+    @property
+    def changes_logits(self) -> bool:
+        """Whether anything but temperatures and filters makes some row's logits other ones."""
+        return bool(self.logit_bias or self.histories or self.suppressed)
+
     @staticmethod
     def from_params(
         params: Sequence[SamplingParams],

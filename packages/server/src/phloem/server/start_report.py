@@ -52,14 +52,10 @@ def start_report(
         "access": {
             "keys": bool(http.api_key) or http.api_keys_file is not None,
             "admin_key": http.admin_api_key is not None,
-            "metrics": _METRICS[http.metrics_access],
+            "metrics": http.metrics_access,
         },
         "endpoints": endpoints,
     }
-
-
-_METRICS = {"open": "for everybody", "key": "with a key", "admin": "with the admin key"}
-"""By `metrics_access`."""
 
 
 def report_lines(report: Report) -> list[str]:

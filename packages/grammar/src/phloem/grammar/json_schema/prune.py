@@ -11,8 +11,6 @@ from phloem.grammar.json_schema.shape import (
     Node,
     NodeId,
     ObjectShape,
-    OtherProperties,
-    Property,
     SchemaGraph,
     Witness,
 )
@@ -213,13 +211,8 @@ def _renumbered(node: Node, numbers: dict[NodeId, NodeId]) -> Node:
     def record(shape: ObjectShape) -> ObjectShape:
         return replace(
             shape,
-            properties=tuple(
-                Property(each.name, numbers[each.node], each.required) for each in shape.properties
-            ),
-            others=tuple(
-                OtherProperties(each.names, numbers[each.node], each.fulfils)
-                for each in shape.others
-            ),
+            properties=tuple(replace(each, node=numbers[each.node]) for each in shape.properties),
+            others=tuple(replace(each, node=numbers[each.node]) for each in shape.others),
         )
 
     return replace(

@@ -116,11 +116,15 @@ def lower_this_thread(nice: int) -> None:
 
     At 10 it gets about a tenth of a processor that another wants too; at 19 a seventieth. It cannot
     be raised again without privileges. Linux alone has priorities of threads: elsewhere the whole
-    process yields from then on.
+    process yields from then on. There the thread is one of batch work as well, which waits for the
+    others when it wakes up, even if its parent need not.
     """
     if hasattr(os, "setpriority"):
         with suppress(OSError):  # a sandbox forbids it
             os.setpriority(os.PRIO_PROCESS, 0, nice)
+    if hasattr(os, "SCHED_BATCH"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def lower_other_threads(pid: int) -> None:

@@ -19,7 +19,6 @@ from phloem.kernels.cpu_backend.attention import NativePlan
 from phloem.kernels.cpu_backend.library import Library
 from phloem.kernels.cpu_backend.sampling import readable_bits
 from phloem.kernels.cpu_backend.step_structs import DecoderStruct, GreedyStepStruct, KVStructs
-from phloem.kernels.cpu_backend.structs import KVLayerStruct
 from phloem.kernels.cpu_backend.team import Team
 
 Int32 = npt.NDArray[np.int32]
@@ -58,7 +57,6 @@ class CpuGreedySteps:
         )
         self._addresses = ctypes.addressof(decoder), ctypes.addressof(self._struct)
         self._row_table: Int32 | None = None
-        self._layers: ctypes.Array[KVLayerStruct] | None = None
         self._make_room_for_rows(1)
         self._make_room_for_tokens(1)
 
@@ -81,9 +79,7 @@ class CpuGreedySteps:
         layers = self._kv.of(kv)
         if layers is None:
             return False
-        if layers is not self._layers:
-            self._layers = layers
-            struct.kv = ctypes.addressof(layers)
+        struct.kv = ctypes.addressof(layers)
         if count > self._row_room:
             self._make_room_for_rows(count)
         if tokens > self._token_room:
@@ -125,28 +121,32 @@ class CpuGreedySteps:
         struct.table_rows, struct.table_width = row_table.shape
         return True
 
+    # What native code is told of is there first: an allocation may fail.
+
     def _make_room_for_rows(self, rows: int) -> None:
-        self._row_room, struct = rows, self._struct
-        self._of_rows = tuple(np.empty((3, rows), np.int32))
-        self._wanted = np.empty(rows, np.int64)
-        self._found = torch.empty(rows, dtype=torch.int64)
-        self._finite = torch.empty(rows, dtype=torch.bool)
-        self._allowed = torch.empty(rows, dtype=torch.bool)
-        self._chosen = np.empty(rows, np.int32)
-        struct.rows, struct.query_lens, struct.seq_lens = _addresses(self._of_rows)
-        struct.wanted, struct.tokens = _addresses((self._wanted, self._chosen))
-        struct.found = self._found.data_ptr()
-        struct.finite = self._finite.data_ptr()
-        struct.allowed = self._allowed.data_ptr()
+        given = tuple(np.empty((3, rows), np.int32))
+        wanted, chosen = np.empty(rows, np.int64), np.empty(rows, np.int32)
+        found = torch.empty(rows, dtype=torch.int64)
+        finite, allowed = (torch.empty(rows, dtype=torch.bool) for _ in range(2))
+        struct = self._struct
+        struct.rows, struct.query_lens, struct.seq_lens = _addresses(given)
+        struct.wanted, struct.tokens = _addresses((wanted, chosen))
+        struct.found = found.data_ptr()
+        struct.finite, struct.allowed = finite.data_ptr(), allowed.data_ptr()
+        self._of_rows, self._wanted, self._chosen = given, wanted, chosen
+        self._found, self._finite, self._allowed = found, finite, allowed
+        self._row_room = rows
 
     def _make_room_for_tokens(self, tokens: int) -> None:
-        self._token_room, struct = tokens, self._struct
-        self._of_tokens = tuple(np.empty((2, tokens), np.int32))
-        self._numbers = tuple(np.empty((3, tokens), np.int64))
-        self._hidden = torch.empty(tokens, len(self._spec.norm))
-        struct.given_ids, struct.given_slots = _addresses(self._of_tokens)
-        struct.ids, struct.positions, struct.slots = _addresses(self._numbers)
-        struct.hidden = self._hidden.data_ptr()
+        given = tuple(np.empty((2, tokens), np.int32))
+        numbers = tuple(np.empty((3, tokens), np.int64))
+        hidden = torch.empty((tokens, len(self._spec.norm)), dtype=torch.float32)
+        struct = self._struct
+        struct.given_ids, struct.given_slots = _addresses(given)
+        struct.ids, struct.positions, struct.slots = _addresses(numbers)
+        struct.hidden = hidden.data_ptr()
+        self._of_tokens, self._numbers, self._hidden = given, numbers, hidden
+        self._token_room = tokens
 
 
 def _addresses(arrays: tuple[npt.NDArray[np.integer], ...]) -> list[int]:
