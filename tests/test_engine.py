@@ -334,16 +334,20 @@ class TestEnds:
         ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert (ended.returncode, ended.stderr) == (0, "")
 
-    def test_a_model_that_fails_ends_its_requests_and_goes_on(self, tiny_llama, open_engine):
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_a_model_that_fails_ends_its_requests_and_goes_on(
+        self, tiny_llama, open_engine, temperature
+    ):
         engine, parts = open_engine(model=str(tiny_llama))
-        model = parts.runner._model
-        forward = model.forward
-        model.forward = lambda *a: (_ for _ in ()).throw(RuntimeError("out of memory"))
-        failed = engine.generate("abc", GREEDY)["meta_info"]["finish_reason"]
+        params = GREEDY | {"temperature": temperature}
+        pool = parts.runner._kv_pool
+        layer = pool.layer
+        pool.layer = lambda index: (_ for _ in ()).throw(RuntimeError("out of memory"))
+        failed = engine.generate("abc", params)["meta_info"]["finish_reason"]
         assert failed["type"] == "error"
         assert "out of memory" in failed["message"]
-        model.forward = forward
-        assert engine.generate("abc", GREEDY)["meta_info"]["finish_reason"]["type"] != "error"
+        pool.layer = layer
+        assert engine.generate("abc", params)["meta_info"]["finish_reason"]["type"] != "error"
         assert settled(engine)
 
     def test_a_row_of_nan_fails_alone_and_is_not_cached(self, tiny_llama, open_engine):
