@@ -94,30 +94,28 @@ def general(ops, spec, arrays, bits=None):
     return decoder.greedy(hidden[np.cumsum(query_lens) - 1], bits), cache
 
 
+def assert_same_bits(ops, spec, steps, arrays):
+    cache = Cache()
+    expected, expected_cache = general(ops, spec, arrays)
+    assert steps.run(*arrays, cache)
+    assert steps.tokens().tolist() == expected.ids.tolist()
+    for ours, theirs in zip(cache.layers, expected_cache.layers, strict=True):
+        assert torch.equal(ours.k, theirs.k)
+        assert torch.equal(ours.v, theirs.v)
+
+
 @pytest.mark.parametrize("count", [1, 2, 17])
 def test_tokens_and_cache_are_the_same_bits(ops, spec, count):
     steps = ops.decoder(spec).greedy_steps()
     for seed in range(3):
-        arrays, cache = step(count, seed), Cache()
-        expected, expected_cache = general(ops, spec, arrays)
-        assert steps.run(*arrays, cache)
-        assert steps.tokens().tolist() == expected.ids.tolist()
-        for ours, theirs in zip(cache.layers, expected_cache.layers, strict=True):
-            assert torch.equal(ours.k, theirs.k)
-            assert torch.equal(ours.v, theirs.v)
+        assert_same_bits(ops, spec, steps, step(count, seed))
 
 
 @pytest.mark.parametrize("lengths", [(100,), (1, 64, 3), (30, 1, 1, 90), (7, 7)])
 def test_prompts_are_the_same_bits(ops, spec, lengths):
     steps = ops.decoder(spec).greedy_steps()
     for seed in range(2):
-        arrays, cache = chunks(lengths, seed), Cache()
-        expected, expected_cache = general(ops, spec, arrays)
-        assert steps.run(*arrays, cache)
-        assert steps.tokens().tolist() == expected.ids.tolist()
-        for ours, theirs in zip(cache.layers, expected_cache.layers, strict=True):
-            assert torch.equal(ours.k, theirs.k)
-            assert torch.equal(ours.v, theirs.v)
+        assert_same_bits(ops, spec, steps, chunks(lengths, seed))
         fewer = step(2, seed)
         assert steps.run(*fewer, Cache())
         assert steps.tokens().tolist() == general(ops, spec, fewer)[0].ids.tolist()

@@ -26,13 +26,15 @@ class GreedyPath:
         kv_pool: KVCache,
         row_table: npt.NDArray[np.int32],
         relay: Relay,
+        steps: GreedySteps,
     ) -> None:
+        """`steps` are the model's, and it gives more of them where several steps are in flight."""
         self._model = model
         self._kv_pool = kv_pool
         self._row_table = row_table
         self._relay = relay
-        self._free: list[GreedySteps] = []
-        """Of steps that were sampled; one that is dropped before takes its own with it."""
+        self._free = [steps]
+        """Of no step in flight; one that is dropped before it is sampled takes its own with it."""
 
     def forward(self, batch: ModelWorkerBatch) -> Done[GreedySteps] | None:
         """Run a batch's layers; None, and nothing was done, if it has to go the general way."""
@@ -41,8 +43,7 @@ class GreedyPath:
         if batch.prompt_logprobs or batch.pooling or not batch.samples.all():
             return None
         steps = self._free.pop() if self._free else self._model.greedy_steps()
-        if steps is None:
-            return None
+        assert steps is not None, "a model that had a short way has none any more"
         try:
             ran = steps.run(
                 self._row_table,

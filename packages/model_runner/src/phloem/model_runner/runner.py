@@ -95,9 +95,10 @@ class ModelRunner:
         self._worker: Worker = (
             ThreadPoolExecutor(1, thread_name_prefix="phloem-model") if overlap else Inline()
         )
+        steps = None if overlap else model.greedy_steps()
         self._greedy_path: GreedyPath | None = None
-        if not overlap and model.device.type == "cpu":
-            self._greedy_path = GreedyPath(model, self._kv_pool, row_table, self._relay)
+        if steps is not None:
+            self._greedy_path = GreedyPath(model, self._kv_pool, row_table, self._relay, steps)
 
     def __enter__(self) -> ModelRunner:
         return self
