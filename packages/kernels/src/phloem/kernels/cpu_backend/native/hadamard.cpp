@@ -10,10 +10,13 @@
 namespace phloem {
 namespace {
 
-inline void meet(float* a, float* b) {
-  const f32x16 x = load(a), y = load(b);
-  store(a, x + y);
-  store(b, x - y);
+// Vectors that a block's last stages keep in registers.
+constexpr int NEAR = 4;
+
+inline void meet(f32x16& a, f32x16& b) {
+  const f32x16 sum = a + b;
+  b = a - b;
+  a = sum;
 }
 
 // The lanes of a vector, each with the one `DISTANCE` from it: their sum in the lower of both, the
@@ -34,13 +37,37 @@ inline f32x16 within(f32x16 v, int block) {
   return v;
 }
 
+// All elements of x at this distance within blocks of twice as many.
+void meet_at(float* x, int k, int distance) {
+  for (int start = 0; start < k; start += 2 * distance)
+    for (int i = start; i < start + distance; i += LANES) {
+      f32x16 a = load(x + i), b = load(x + i + distance);
+      meet(a, b);
+      store(x + i, a);
+      store(x + i + distance, b);
+    }
+}
+
+// All stages of blocks of so many vectors, and the last ones of larger blocks.
+template <int VECTORS>
+void meet_near(float* x, int k, float factor) {
+  for (float* end = x + k; x < end; x += VECTORS * LANES) {
+    f32x16 v[VECTORS];
+    for (int i = 0; i < VECTORS; ++i) v[i] = load(x + i * LANES);
+    for (int distance = VECTORS / 2; distance > 0; distance /= 2)
+      for (int i = 0; i < VECTORS; ++i)
+        if ((i & distance) == 0) meet(v[i], v[i + distance]);
+    for (int i = 0; i < VECTORS; ++i) store(x + i * LANES, within(v[i], LANES) * factor);
+  }
+}
+
 }  // namespace
 
 void hadamard(float* x, int k, int block) {
-  for (int distance = block / 2; distance >= LANES; distance /= 2)
-    for (int start = 0; start < k; start += 2 * distance)
-      for (int i = start; i < start + distance; i += LANES) meet(x + i, x + i + distance);
+  for (int distance = block / 2; distance >= NEAR * LANES; distance /= 2) meet_at(x, k, distance);
   const float factor = 1.0f / std::sqrt(static_cast<float>(block));
+  if (block >= NEAR * LANES) return meet_near<NEAR>(x, k, factor);
+  if (block > LANES) return meet_near<NEAR / 2>(x, k, factor);
   int i = 0;
   for (; i + LANES <= k; i += LANES) store(x + i, within(load(x + i), block) * factor);
   // Blocks that end within a vector are smaller than one.

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "linear.h"
 #include "native.h"
@@ -198,13 +199,20 @@ void tile_i8(const Panels& panels, const LinearInput& input, int, int row, float
   for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
     for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::splat(x.offsets[row + r]);
-  for (size_t g = 0; g < static_cast<size_t>(x.groups); ++g) {
-    const size_t step = g * I8_STEP;
-    panels.prefetch(step);
+  const auto add_groups = [&](auto asks) {
+    for (size_t g = 0; g < static_cast<size_t>(x.groups); ++g) {
+      const size_t step = g * I8_STEP;
+      if constexpr (asks) panels.prefetch(step);
 #pragma GCC unroll 8
-    for (int v = 0; v < I8_VECTORS; ++v)
-      add_dots<ROWS>(dots, panels, step + v * VECTOR_BYTES, rows + g * GROUP + 4 * v, bytes);
-  }
+      for (int v = 0; v < I8_VECTORS; ++v)
+        add_dots<ROWS>(dots, panels, step + v * VECTOR_BYTES, rows + g * GROUP + 4 * v, bytes);
+    }
+  };
+  // Most tiles of many ask for nothing, and then asking how many lines is a twentieth of a group.
+  if (panels.lines > 0)
+    add_groups(std::true_type{});
+  else
+    add_groups(std::false_type{});
   const size_t tail = x.groups * I8_STEP;
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r) {
