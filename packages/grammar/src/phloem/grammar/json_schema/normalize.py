@@ -17,11 +17,12 @@ from phloem.grammar.dfa import Budget
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
 from phloem.grammar.json_schema import arrays, object_shapes, strings
 from phloem.grammar.json_schema.document import Document
-from phloem.grammar.json_schema.draft import Draft
+from phloem.grammar.json_schema.draft import Draft, draft_of
 from phloem.grammar.json_schema.expansion import Expansion
 from phloem.grammar.json_schema.formula import Formula
 from phloem.grammar.json_schema.notation import Notation
 from phloem.grammar.json_schema.numbers import Numbers, divides_one
+from phloem.grammar.json_schema.plain import plain_graph
 from phloem.grammar.json_schema.prune import pruned
 from phloem.grammar.json_schema.shape import Node, NodeId, SchemaGraph
 from phloem.grammar.json_schema.values import Number, is_number
@@ -55,9 +56,18 @@ def normalize(
         GrammarError: if the schema is malformed, or no value is valid.
         ConstraintTooComplex: if it grows over the budget.
     """
+    limits = Budget.of_seconds(20) if budget is None else budget
+    if draft_of(schema, draft) is not Draft.D4:
+        graph = plain_graph(schema, formats, limits)
+        if graph is not None:
+            return graph
+    return solved(schema, formats, draft, limits)
+
+
+def solved(schema: Any, formats: Formats, draft: Draft, limits: Budget) -> SchemaGraph:
+    """What `normalize` gives, the general way."""
     try:
         document = Document(schema, draft)
-        limits = Budget.of_seconds(20) if budget is None else budget
         expansion = Expansion(document, formats, _numbers(document, limits), limits)
         return _Maker(expansion, Notation.of(document)).graph()
     except RecursionError as error:

@@ -23,7 +23,7 @@ from phloem.grammar.json_schema.numbers import Numbers
 from phloem.grammar.json_schema.objects import partition
 from phloem.grammar.json_schema.objects import settle as settle_object
 from phloem.grammar.json_schema.patterns import containing
-from phloem.grammar.json_schema.strings import ANY, Strings, StringTerm
+from phloem.grammar.json_schema.strings import Strings
 from phloem.grammar.json_schema.terms import ArrayTerm, Form, ItemDemand, NameClass, ObjectTerm
 from phloem.grammar.json_schema.values import Number, escape
 
@@ -136,17 +136,15 @@ class Reader:
         return found
 
     def _string(self, location: Location) -> Strings:
-        fewest = facts.count(location, "minLength") or 0
-        result: Strings = (StringTerm(ANY, fewest, facts.count(location, "maxLength")),)
-        result = strings.intersect(result, strings.ALL, self._budget)
+        languages = []
         pattern = facts.text(location, "pattern")
         if pattern is not None:
-            language = containing(pattern, location.pointer, "pattern", self._budget)
-            result = strings.intersect(result, (StringTerm(language),), self._budget)
+            languages.append(containing(pattern, location.pointer, "pattern", self._budget))
         asserted = format_language(self._format(location))
         if asserted is not None:
-            result = strings.intersect(result, (StringTerm(asserted),), self._budget)
-        return result
+            languages.append(asserted)
+        fewest, most = facts.count(location, "minLength"), facts.count(location, "maxLength")
+        return strings.constrained(fewest or 0, most, languages, self._budget)
 
     def _array(self, location: Location) -> ArrayTerm | None:
         prefix, rest = self._items(location)

@@ -5,6 +5,7 @@ Bounds stay numbers as long as they can, since counting is what makes automata l
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
@@ -34,6 +35,14 @@ def intersect(left: Strings, right: Strings, budget: Budget) -> Strings:
     """Strings of both."""
     pairs = [_meet(one, two, budget) for one in left for two in right]
     return tuple(term for term in pairs if term is not None)
+
+
+def constrained(fewest: int, most: int | None, languages: Iterable[Dfa], budget: Budget) -> Strings:
+    """Strings of so many characters that are in all of some languages."""
+    result = intersect((StringTerm(ANY, fewest, most),), ALL, budget)
+    for language in languages:
+        result = intersect(result, (StringTerm(language),), budget)
+    return result
 
 
 def difference(left: Strings, right: Strings, budget: Budget) -> Strings:
