@@ -187,6 +187,25 @@ def test_ten_thousand_literals_become_one_automaton():
     assert dfa.states < 20_000
 
 
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.lists(st.sampled_from(b"\0ab\xff"), max_size=6).map(bytes), max_size=12))
+def test_literals_are_the_minimal_automaton_of_their_prefix_tree(words):
+    prefixes = sorted({word[:end] for word in [*words, b""] for end in range(len(word) + 1)})
+    number = {prefix: place for place, prefix in enumerate(prefixes)}
+    edges = [(number[text[:-1]], text[-1], text[-1], number[text]) for text in prefixes[1:]]
+    dfa, tree = Dfa.of_literals(words), Dfa.of_ranges(edges, [text in words for text in prefixes])
+    assert dfa == tree
+    assert dfa.serialize() == tree.serialize()
+
+
+def test_all_bytes_may_be_literals():
+    dfa = Dfa.of_literals([bytes([byte]) for byte in range(256)] + [b"ab"])
+    assert dfa.table.next.shape == (3, 3)
+    assert [text for text in (b"", b"a", b"b", b"ab", b"ba") if dfa.accepts(text)] == [
+        *(b"a", b"b", b"ab")
+    ]
+
+
 def test_bytes_can_be_left_out_of_a_language():
     dfa = Dfa.of_literals([b"ab", b"b", b"cc"])
     assert short_texts(dfa.without_bytes(b"a")) == {b"b"}

@@ -124,6 +124,76 @@ def test_ecma_notation_is_searched_for_in_the_text(pattern, legal, illegal):
 
 
 @pytest.mark.parametrize(
+    "pattern",
+    [
+        *(
+            "^",
+            "$",
+            "^$",
+            "^^a$$",
+            "^a",
+            "a$",
+            "^ab$",
+            "^a|b$",
+            "^a|b|c$|ab",
+            "a|ba",
+            "(^a|b$)",
+            "$a",
+        ),
+        *("b^", "(?:^|b)a(?:b|$)", "a^|$", "(?:^a$)", "^(?:a|b)+$", "^a{2}$|^$", r"^a\b", "|^a"),
+    ],
+)
+def test_anchors_of_a_pattern_that_is_searched_for_are_those_of_re(pattern):
+    dfa = search_dfa(pattern)
+    for text in ALL_TO_5:
+        if "\n" not in text:  # where `$` of ECMAScript differs
+            assert dfa.accepts(text.encode()) == (re.search(pattern, text) is not None), text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "legal", "illegal"),
+    [
+        (r"[^]a]", "[^-é", "]a"),
+        (r"[]a]", "]a", "[-"),
+        (r"[^^]", "a]", "^"),
+        (r"[a^]", "a^", "b]"),
+        (r"[-a]", "-a", "b"),
+        (r"[a-]", "a-", "b"),
+        (r"[0-9-]", "059-", "a/:"),
+        (r"[^0-9a-z]", "A-é", "09az"),
+        (r"(?i)[a-z]", "azAZK\u212a", "0-"),
+        (r"[^é-日]", "a\u00e8月", "é日\u0400"),
+    ],
+)
+def test_brackets_are_those_of_re(pattern, legal, illegal):
+    dfa = parse(pattern)
+    for char in legal + illegal:
+        assert dfa.accepts(char.encode()) == (re.fullmatch(pattern, char) is not None), char
+        assert dfa.accepts(char.encode()) == (char in legal), char
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("[é-日]{2,3}", "(?:[é-\u65e4]|日){2}(?:[é-日]|)"),
+        (r"(?:[^a]|a)*", r"(?s:.)*"),
+        (r"(?:\w|[^a-z])*x", r"(?s:.)*x"),
+        (r"(?:é|è)+", r"[èé][è-é]*"),
+        ("(?:a[\ud800]|b)c?", "bc|b"),
+        ("a(?:[\ud800-\udfff]*|b)", "a|ab"),
+        ("(?:[\ud7ff-\ue000])", "[\ud7ff\ue000]"),
+        (r"(?:){2000000000}a(?:){0,2000000000}", "a"),
+        (r"(?:a+b?){2,}", r"a+(?:b|a)?(?:a+b?)+|a+ba+b?"),
+    ],
+)
+def test_patterns_of_the_same_texts_are_equal_automata(one, other, monkeypatch):
+    texts = [parse(one), parse(other)]
+    monkeypatch.setattr("phloem.grammar.dfa.minimize._SMALL", -1)
+    texts += [parse(one), Dfa(parse(one).table)]
+    assert len({(dfa.serialize(), dfa) for dfa in texts}) == 1
+
+
+@pytest.mark.parametrize(
     ("pattern", "offset", "keyword"),
     [
         (r"ab(?=c)", "2", "lookahead"),

@@ -12,11 +12,21 @@ from itertools import compress
 
 import numpy as np
 
-from phloem.grammar.dfa import literals, product, subsets
+from phloem.grammar.dfa import acyclic, literals, product, subsets
 from phloem.grammar.dfa.budget import Budget
 from phloem.grammar.dfa.minimize import EMPTY, minimal
+from phloem.grammar.dfa.minimize_small import sources_of_rows
+from phloem.grammar.dfa.plain import Plain, content, table_of
 from phloem.grammar.dfa.serial import packed, unpacked
-from phloem.grammar.dfa.table import Bools, Ints, Table, distances, heights
+from phloem.grammar.dfa.table import (
+    Bools,
+    Ints,
+    Table,
+    distances,
+    few_distances,
+    few_heights,
+    heights,
+)
 
 _DEFAULT = Budget()
 
@@ -28,16 +38,30 @@ class Dfa:
     can grow takes a `Budget` and raises `ConstraintTooComplex` when it is spent.
     """
 
-    def __init__(self, table: Table, budget: Budget = _DEFAULT) -> None:
-        """From any table over bytes; it is trimmed and minimized here."""
-        self._set(minimal(table, budget))
+    def __init__(self, automaton: Table | Plain, budget: Budget = _DEFAULT) -> None:
+        """From any automaton over bytes; it is trimmed and minimized here."""
+        self._set(minimal(automaton, budget))
 
-    def _set(self, table: Table) -> None:
-        self.table = table
-        self.states = len(table.accepting)
+    @classmethod
+    def of_minimal(cls, automaton: Table | Plain) -> Dfa:
+        """From what is trimmed, minimal and canonically numbered already; it is not looked at."""
+        dfa = cls.__new__(cls)
+        dfa._set(automaton)
+        return dfa
+
+    def _set(self, automaton: Table | Plain) -> None:
+        self._form = automaton
+        self.states = len(automaton.accepting)
         self._firsts: dict[int, bytes] = {}
+
+    @cached_property
+    def table(self) -> Table:
+        """The automaton in arrays, which must not be written to."""
+        form = self._form
+        table = table_of(form) if isinstance(form, Plain) else form
         for array in table:
             array.setflags(write=False)
+        return table
 
     # Languages to begin with.
 
@@ -54,7 +78,7 @@ class Dfa:
     @classmethod
     def of_literals(cls, texts: Iterable[bytes], budget: Budget = _DEFAULT) -> Dfa:
         """Any of some texts. Tens of thousands are fine."""
-        return cls(literals.of_literals(texts, budget), budget)
+        return cls.of_minimal(acyclic.of_literals(texts, budget) or EMPTY)
 
     @classmethod
     def any_text(cls) -> Dfa:
@@ -149,7 +173,10 @@ class Dfa:
     @cached_property
     def digest(self) -> bytes:
         """A hash of the language."""
-        return hashlib.sha256(b"".join(array.tobytes() for array in self.table)).digest()
+        form = self._form
+        if isinstance(form, Plain):
+            return hashlib.sha256(content(form)).digest()
+        return hashlib.sha256(b"".join(array.tobytes() for array in form)).digest()
 
     # Reading texts.
 
@@ -180,7 +207,7 @@ class Dfa:
     def accepts(self, text: bytes) -> bool:
         """Whether a text belongs to the language."""
         state = self.run(text)
-        return state >= 0 and bool(self.accepting[state])
+        return state >= 0 and self.may_end(state)
 
     def first_bytes(self, state: int) -> bytes:
         """The bytes that may come next, ascending."""
@@ -198,6 +225,10 @@ class Dfa:
     def accepting(self) -> Bools:
         """[states]: where a text may end."""
         return self.table.accepting
+
+    def may_end(self, state: int) -> bool:
+        """Whether a text may end in a state."""
+        return bool(self._form.accepting[state])
 
     @cached_property
     def transitions(self) -> Ints:
@@ -227,12 +258,18 @@ class Dfa:
     @cached_property
     def heights(self) -> list[int]:
         """[states]: the most bytes that can follow; -1 without a limit."""
-        return heights(self.table).tolist()  # type: ignore[no-any-return]
+        form = self._form
+        if isinstance(form, Plain):
+            return few_heights(sources_of_rows(form.rows))
+        return heights(form).tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def byte_distances(self) -> Ints:
         """[states]: the fewest bytes to the end of a text."""
-        return distances(self.table)
+        form = self._form
+        if isinstance(form, Plain):
+            return np.array(few_distances(form.accepting, sources_of_rows(form.rows)), np.int32)
+        return distances(form)
 
     @cached_property
     def char_distances(self) -> Ints:
@@ -280,12 +317,15 @@ class Dfa:
 
     @cached_property
     def _rows(self) -> list[list[int]] | _RowsByBlock:
-        few = self.states <= _BLOCK
-        return self.table.next.tolist() if few else _RowsByBlock(self.table.next)
+        form = self._form
+        if isinstance(form, Plain):
+            return form.rows
+        return form.next.tolist() if self.states <= _BLOCK else _RowsByBlock(form.next)
 
     @cached_property
     def _classes(self) -> bytes:
-        return self.table.classes.tobytes()
+        form = self._form
+        return form.classes if isinstance(form, Plain) else form.classes.tobytes()
 
     # Compiled form.
 
@@ -321,9 +361,7 @@ _BLOCK = 512
 
 
 def _deserialized(data: bytes) -> Dfa:
-    dfa = Dfa.__new__(Dfa)
-    dfa._set(unpacked(data))
-    return dfa
+    return Dfa.of_minimal(unpacked(data))
 
 
 _OFTEN = 1024

@@ -1,4 +1,4 @@
-"""The minimal automaton of a list of literals, and of texts by their length."""
+"""Tables from edges over ranges of bytes, and of texts by their length."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from phloem.grammar.dfa.budget import Budget
-from phloem.grammar.dfa.minimize import EMPTY
 from phloem.grammar.dfa.table import Table
 
 # Well-formed UTF-8 (Unicode 15, table 3-7): from state 0, which is between characters, the bytes
@@ -61,36 +60,6 @@ def of_edge_arrays(
         targets, counts
     )
     return Table(rows, accepting, classes.astype(np.uint8))
-
-
-def of_literals(literals: Iterable[bytes], budget: Budget) -> Table:
-    """A prefix tree; not minimal yet."""
-    tree: list[dict[int, int]] = [{}]
-    ends = set()
-    for number, literal in enumerate(literals):
-        if not number & 255:
-            budget.check(len(tree))
-        state = 0
-        for byte in literal:
-            following = tree[state].get(byte)
-            if following is None:
-                following = tree[state][byte] = len(tree)
-                tree.append({})
-            state = following
-        ends.add(state)
-    if not ends:
-        return EMPTY
-    budget.check(len(tree))
-    accepting = np.zeros(len(tree), bool)
-    accepting[list(ends)] = True
-    return of_edges(
-        (
-            (source, byte, byte, target)
-            for source, row in enumerate(tree)
-            for byte, target in row.items()
-        ),
-        accepting,
-    )
 
 
 def of_lengths(fewest: int, most: int | None, budget: Budget) -> Table:

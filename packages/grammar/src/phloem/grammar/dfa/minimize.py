@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from phloem.grammar.dfa.budget import Budget
-from phloem.grammar.dfa.minimize_small import small_minimal
+from phloem.grammar.dfa.minimize_small import few_equivalent, small_minimal
+from phloem.grammar.dfa.plain import Plain, Rows, plain_of, table_of
 from phloem.grammar.dfa.table import Bools, Ints, Longs, Table, distances, heights
 
 EMPTY = Table(np.zeros((0, 1), np.int32), np.zeros(0, bool), np.zeros(256, np.uint8))
@@ -16,18 +17,42 @@ _SMALL = 1 << 12
 _HASHES = np.uint64(0x9E3779B97F4A7C15)
 
 
-def minimal(table: Table, budget: Budget) -> Table:
-    """The trimmed, minimal, canonically numbered table of the same language; `EMPTY` if empty.
+def minimal(automaton: Table | Plain, budget: Budget) -> Table | Plain:
+    """The trimmed, minimal, canonically numbered form of the same language; `EMPTY` if empty.
 
     Raises:
         ConstraintTooComplex: if the budget is spent.
     """
-    budget.check(len(table.accepting))
-    if not len(table.accepting):
+    states = len(automaton.accepting)
+    budget.check(states)
+    if not states:
         return EMPTY
-    if table.next.size <= _SMALL:
-        return small_minimal(table, budget) or EMPTY
-    return _minimal(table, budget)
+    if isinstance(automaton, Plain):
+        if states * len(automaton.rows[0]) > _SMALL:
+            return _minimal(table_of(automaton), budget)
+        return small_minimal(automaton, budget) or EMPTY
+    if automaton.next.size > _SMALL:
+        return _minimal(automaton, budget)
+    return small_minimal(plain_of(automaton), budget) or EMPTY
+
+
+def equivalent(rows: Rows, accepting: list[bool], budget: Budget) -> list[int]:
+    """The block of each state: equal blocks accept the same continuations, and -1 accepts none.
+
+    One more item at the end, -1, is where the dead state -1 is looked up.
+
+    Raises:
+        ConstraintTooComplex: if the budget is spent.
+    """
+    if len(rows) * len(rows[0]) <= _SMALL:
+        return few_equivalent(rows, accepting, budget)
+    table = Table(np.array(rows, np.int32), np.array(accepting), np.zeros(256, np.uint8))
+    nearest = distances(table, budget)
+    live = nearest >= 0
+    blocks = np.full(len(rows) + 1, -1, np.int32)
+    if live[0]:
+        blocks[:-1][live] = _equivalent(_only(table, live), nearest[live], budget)
+    return blocks.tolist()
 
 
 def _minimal(table: Table, budget: Budget) -> Table:

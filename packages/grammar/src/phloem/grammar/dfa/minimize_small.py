@@ -2,35 +2,99 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from phloem.grammar.dfa.budget import Budget
-from phloem.grammar.dfa.table import Table, few_distances, few_heights
+from phloem.grammar.dfa.plain import Plain, Rows, numbered
+from phloem.grammar.dfa.table import few_distances, few_heights
 
-Rows = list[list[int]]
 
-
-def small_minimal(table: Table, budget: Budget) -> Table | None:
-    """The trimmed, minimal, canonically numbered table of the same language; None if empty.
+def small_minimal(plain: Plain, budget: Budget) -> Plain | None:
+    """The trimmed, minimal, canonically numbered automaton of the same language; None if empty.
 
     Raises:
         ConstraintTooComplex: if the budget is spent.
     """
-    rows: Rows = table.next.tolist()
-    accepting: list[bool] = table.accepting.tolist()
-    sources = _sources(rows)
+    blocks = few_equivalent(plain.rows, plain.accepting, budget)
+    return None if blocks[0] < 0 else canonical(plain, blocks)
+
+
+def few_equivalent(rows: Rows, accepting: list[bool], budget: Budget) -> list[int]:
+    """What `minimize.equivalent` tells."""
+    sources = sources_of_rows(rows)
     nearest = few_distances(accepting, sources)
-    if nearest[0] < 0:
-        return None
     if min(nearest) < 0:
-        # States of no text at all stay where they are; nothing leads to them any more.
-        rows = [[-1 if t >= 0 and nearest[t] < 0 else t for t in row] for row in rows]
-        sources = _sources(rows)
-    blocks = _equivalent(rows, nearest, few_heights(sources), budget)
-    return _canonical(rows, accepting, blocks, table.classes.tolist())
+        rows = [[t if t >= 0 and nearest[t] >= 0 else -1 for t in row] for row in rows]
+        sources = sources_of_rows(rows)
+    longest = few_heights(sources)
+    blocks = [-1] * (len(rows) + 1)
+    block_of = blocks.__getitem__
+    # What nothing of unlimited length can follow is known once what follows it is.
+    known: dict[tuple[int, ...], int] = {}
+    endless = []
+    for state in sorted(range(len(rows)), key=longest.__getitem__):
+        if longest[state] < 0:
+            endless.append(state)
+        elif nearest[state] >= 0:
+            key = (accepting[state], *map(block_of, rows[state]))
+            blocks[state] = known.setdefault(key, len(known))
+    if endless:
+        _refine(rows, sources, nearest, blocks, endless, len(known), budget)
+    return blocks
 
 
-def _sources(rows: Rows) -> list[list[int]]:
+def _refine(
+    rows: Rows,
+    sources: list[list[int]],
+    nearest: list[int],
+    blocks: list[int],
+    endless: list[int],
+    count: int,
+    budget: Budget,
+) -> None:
+    """Write the blocks of states behind which there is a cycle; new ones are from `count` on.
+
+    Moore's refinement that looks again only at states of which a successor has changed blocks.
+    The largest part of a block keeps its number, so a state changes a logarithmic number of times.
+    """
+    first: dict[int, int] = {}
+    members: dict[int, set[int]] = {}
+    for state in endless:
+        block = first.setdefault(nearest[state], count + len(first))
+        blocks[state] = block
+        members.setdefault(block, set()).add(state)
+    count += len(first)
+    block_of = blocks.__getitem__
+    touched = set(endless)
+    while touched:
+        budget.check(0)
+        by_block: dict[int, list[int]] = {}
+        for state in touched:
+            by_block.setdefault(blocks[state], []).append(state)
+        parts: list[tuple[int, list[list[int]]]] = []
+        for block, states in by_block.items():
+            whole = members[block]
+            if len(whole) == 1:
+                continue
+            groups: dict[tuple[int, ...], list[int]] = {}
+            for state in states:
+                groups.setdefault(tuple(map(block_of, rows[state])), []).append(state)
+            if len(states) < len(whole):
+                # The others have not been told apart: one of them speaks for all.
+                others = list(whole.difference(states))
+                groups.setdefault(tuple(map(block_of, rows[others[0]])), []).extend(others)
+            if len(groups) > 1:
+                parts.append((block, sorted(groups.values(), key=len)))
+        touched = set()
+        for block, split in parts:
+            for states in split[:-1]:
+                members[block].difference_update(states)
+                members[count] = set(states)
+                for state in states:
+                    blocks[state] = count
+                    touched.update(sources[state])
+                count += 1
+
+
+def sources_of_rows(rows: Rows) -> list[list[int]]:
     """`sources_of` a table, by its rows."""
     sources: list[list[int]] = [[] for _ in rows]
     for state, row in enumerate(rows):
@@ -40,27 +104,9 @@ def _sources(rows: Rows) -> list[list[int]]:
     return sources
 
 
-def _equivalent(rows: Rows, nearest: list[int], longest: list[int], budget: Budget) -> list[int]:
-    """The block of each state, and -1 at the end: Moore's refinement, as in `minimize.py`."""
-    numbers: dict[object, int] = {}
-    blocks = [numbers.setdefault(pair, len(numbers)) for pair in zip(nearest, longest, strict=True)]
-    count = 0
-    while count != len(numbers):
-        budget.check(0)
-        count = len(numbers)
-        blocks.append(-1)  # where -1, the dead state, is looked up
-        block_of = blocks.__getitem__
-        numbers = {}
-        blocks = [
-            numbers.setdefault((block, *map(block_of, row)), len(numbers))
-            for block, row in zip(blocks, rows, strict=False)
-        ]
-    blocks.append(-1)
-    return blocks
-
-
-def _canonical(rows: Rows, accepting: list[bool], blocks: list[int], classes: list[int]) -> Table:
+def canonical(plain: Plain, blocks: list[int]) -> Plain:
     """States numbered as a search in the order of bytes meets them, classes in that order too."""
+    rows, accepting, classes = plain
     columns = list(dict.fromkeys(classes))
     numbers = {blocks[0]: 0, -1: -1}
     representatives = [0]
@@ -77,13 +123,5 @@ def _canonical(rows: Rows, accepting: list[bool], blocks: list[int], classes: li
                 representatives.append(target)
             line.append(number)
         following.append(line)
-    merged: dict[tuple[int, ...], int] = {}
-    by_column = {
-        column: merged.setdefault(values, len(merged))
-        for column, values in zip(columns, zip(*following, strict=True), strict=True)
-    }
-    return Table(
-        np.array(list(merged), np.int32).T.copy(),
-        np.array([accepting[state] for state in representatives], bool),
-        np.array([by_column[column] for column in classes], np.uint8),
-    )
+    ends = [accepting[state] for state in representatives]
+    return numbered(following, ends, columns, list(classes))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from phloem.grammar.errors import ConstraintTooComplex
 from phloem.grammar.regex.charset import (
@@ -63,6 +65,28 @@ def read(pattern: str, dialect: Dialect) -> tuple[Node, CharSet]:
     return node, parser.word
 
 
+_SIMPLE_CLASS = re.compile(r"\[\^?(?:0-9|a-z|A-Z|a-f|A-F|[^]^\\-]){1,40}\]")
+"""Brackets in which nothing means different things in different places."""
+
+
+@lru_cache(maxsize=512)
+def _simple_class(text: str) -> CharSet:
+    """The set of brackets like that. The same few are all over the patterns of this world."""
+    begin = 2 if text[1] == "^" else 1
+    inside = text[begin:-1]
+    ranges = []
+    at = 0
+    while at < len(inside):
+        if inside[at + 1 : at + 2] == "-":
+            ranges.append((ord(inside[at]), ord(inside[at + 2])))
+            at += 3
+        else:
+            ranges.append((ord(inside[at]), ord(inside[at])))
+            at += 1
+    chars = union(ranges)
+    return complement(chars) if begin == 2 else chars
+
+
 class _Parser:
     def __init__(self, scanner: Scanner, dialect: Dialect) -> None:
         self._scanner = scanner
@@ -96,7 +120,8 @@ class _Parser:
     def _sequence(self, flags: Flags, depth: int) -> Node:
         items = []
         scanner = self._scanner
-        while not scanner.done and scanner.peek() not in "|)":
+        pattern, length = scanner.pattern, len(scanner.pattern)
+        while scanner.at < length and pattern[scanner.at] not in "|)":
             if flags.verbose and self._skip_blank():
                 continue
             item = self._item(flags, depth)
@@ -233,6 +258,8 @@ class _Parser:
             while not scanner.done and self._skip_blank():
                 pass
         at = scanner.at
+        if scanner.pattern[at : at + 1] not in _QUANTIFIERS:
+            return item
         counts = self._counts()
         if counts is None:
             return item
@@ -243,23 +270,24 @@ class _Parser:
             raise scanner.error(f"{fewest} is more than {most}", at)
         if not scanner.take("?") and scanner.peek() == "+" and self._dialect == "python":
             raise scanner.unsupported("possessive quantifier", "an automaton cannot follow it", at)
-        if scanner.peek() in ("*", "+", "?") or self._counts_at(scanner.at) is not None:
+        if scanner.peek() in _QUANTIFIERS and self._counts_at(scanner.at) is not None:
             raise scanner.error("a repetition cannot be repeated: put it into a group")
         return Repeat(item, fewest, most)
 
     def _counts_at(self, at: int) -> tuple[int, int | None] | None:
         scanner = self._scanner
         before, scanner.at = scanner.at, at
-        counts = self._counts() if scanner.peek() == "{" else None
+        counts = self._counts()
         scanner.at = before
         return counts
 
     def _counts(self) -> tuple[int, int | None] | None:
         """The numbers of a quantifier that comes next, past it; None if none does."""
         scanner = self._scanner
-        for sign, counts in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
-            if scanner.take(sign):
-                return counts
+        counts = _COUNTS.get(scanner.peek())
+        if counts is not None:
+            scanner.at += 1
+            return counts
         before = scanner.at
         if scanner.take("{"):
             fewest = scanner.digits("0123456789", _LONGEST_COUNT)
@@ -277,6 +305,10 @@ class _Parser:
     def _brackets(self, flags: Flags) -> CharSet:
         scanner = self._scanner
         at = scanner.at - 1
+        simple = _SIMPLE_CLASS.match(scanner.pattern, at) if not flags.ignore_case else None
+        if simple is not None:
+            scanner.at = simple.end()
+            return _simple_class(simple[0])
         negated = scanner.take("^")
         ranges: list[tuple[int, int]] = []
         classes: list[tuple[int, int]] = []
@@ -320,6 +352,8 @@ class _Parser:
 
 
 _LONGEST_COUNT = 4000
+_COUNTS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_QUANTIFIERS = ("*", "+", "?", "{")
 _UNSUPPORTED_GROUPS = {
     "=": "lookahead",
     "!": "lookahead",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from phloem.grammar.regex.charset import CharSet
 
@@ -19,36 +18,31 @@ Place: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Chars:
+class Chars(NamedTuple):
     """One character of a set."""
 
     chars: CharSet
 
 
-@dataclass(frozen=True, slots=True)
-class Assertion:
+class Assertion(NamedTuple):
     """The empty text, at certain places only."""
 
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(NamedTuple):
     """One item after the other; none: the empty text."""
 
     items: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Alternatives:
+class Alternatives(NamedTuple):
     """Any one of the options."""
 
     options: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(NamedTuple):
     """An item `fewest` to `most` times; None: any number more."""
 
     item: Node

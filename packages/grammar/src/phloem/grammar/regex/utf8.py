@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
-
-import numpy as np
+from typing import NamedTuple, TypeAlias
 
 from phloem.grammar.dfa.budget import Budget
-from phloem.grammar.dfa.literals import of_edge_arrays
-from phloem.grammar.dfa.table import Bools, Ints, Table
+from phloem.grammar.dfa.minimize_small import canonical
+from phloem.grammar.dfa.plain import Plain, Rows
 from phloem.grammar.regex.charset import CharSet
 
-Labelled = tuple[tuple[int, int, int], ...]
-"""Disjoint ranges of code points with a label each, ascending."""
+Labelled: TypeAlias = tuple[tuple[int, int, int], ...]
+"""Disjoint ranges with a label each, ascending, adjacent ones of different labels."""
 
+SURROGATES: CharSet = ((0xD800, 0xDFFF),)
 # The code points of each length, the bits of the lead byte, and the bytes that follow it.
 _LENGTHS = (
     (0, 0x7F, 0, 0),
@@ -26,91 +25,188 @@ _LENGTHS = (
 )
 
 
-class Template(NamedTuple):
-    """The bytes of labelled characters, as edges between nodes; node 0 is before a character."""
+class Part(NamedTuple):
+    """What may come at a place within a character, or before it."""
 
-    sources: Ints
-    firsts: Ints
-    lasts: Ints
-    targets: Ints
-    """A node, or -1 - label: the character is complete."""
-    nodes: int
+    inner: Labelled
+    """What the bits to come make, labelled from 0 on in the order of their first occurrence."""
+    following: int
+    """How many bytes come after the next one; -1 before a character."""
 
 
-def encoded(rows: Ints, accepting: Bools, classes: Sequence[CharSet], budget: Budget) -> Table:
-    """The automaton over bytes of one over classes: rows [states, classes], -1 for dead.
+_Line: TypeAlias = tuple[int, int, tuple[int, ...]]
+"""An edge of a class of bytes: that, the number of its part (0: complete), and its labels."""
 
-    States with the same pattern of targets share a template, which is filled in with theirs.
+
+class Edge(NamedTuple):
+    """Bytes that lead from a part on."""
+
+    first: int
+    last: int
+    part: Part | None
+    """None: the character is complete."""
+    labels: tuple[int, ...]
+    """Those of the part that it comes from, by its own; the only one if it is complete."""
+
+
+def encoded(
+    rows: Rows, accepting: list[bool], blocks: list[int], classes: Sequence[CharSet], budget: Budget
+) -> Plain:
+    """The minimal automaton over bytes of one over classes of characters, without surrogates.
+
+    `blocks` are those of equivalent states, with a last -1. States within characters are equivalent
+    exactly if the same bytes lead to equivalent states, for none between characters can begin with
+    a byte that continues one. So each is made once, and nothing is left to be minimized.
+
+    Raises:
+        ConstraintTooComplex: if the budget is spent.
     """
-    plans = [_plan(row, classes) for row in rows]
-    sizes = np.array([plan[0].nodes for plan in plans], np.int64)
-    budget.check(int(sizes.sum()))
-    bases = (np.cumsum(sizes) - sizes).astype(np.int32)
-    parts = []
-    for base, (template, targets) in zip(bases.tolist(), plans, strict=True):
-        following = np.where(
-            template.targets >= 0,
-            template.targets + base,
-            bases[targets[-1 - np.minimum(template.targets, -1)]],
+    if all(not chars or chars[-1][1] < 0x80 for chars in classes):
+        by_byte = bytearray([len(classes)]) * 256
+        for column, chars in enumerate(classes):
+            for first, last in chars:
+                by_byte[first : last + 1] = bytes([column]) * (last + 1 - first)
+        whole = [[*row, -1] for row in rows]
+        return canonical(Plain(whole, accepting, bytes(by_byte)), blocks)
+    return _Encoder(rows, accepting, blocks, classes).encoded(budget)
+
+
+class _Encoder:
+    """Makes the states in the order in which a search meets them, so their numbers stay."""
+
+    def __init__(
+        self, rows: Rows, accepting: list[bool], blocks: list[int], classes: Sequence[CharSet]
+    ) -> None:
+        self._ranges = sorted(
+            (first, last, column) for column, chars in enumerate(classes) for first, last in chars
         )
-        parts.append((template.sources + base, template.firsts, template.lasts, following))
-    sources, firsts, lasts, ends = (
-        np.concatenate(column).astype(np.int32) for column in zip(*parts, strict=True)
-    )
-    accepts = np.zeros(int(sizes.sum()), bool)
-    accepts[bases] = accepting
-    return of_edge_arrays(sources, firsts, lasts, ends, accepts)
+        self._numbers: dict[Part, int] = {}
+        self._parts: list[Part] = []
+        """By number; the first is before a character, so 0 can stand for none within one."""
+        self._start = blocks[0]
+        self._blocks: dict[int, tuple[int, list[int], bool]] = {}
+        """By block: the part before a character, its targets by label, whether it accepts."""
+        by_pattern: dict[tuple[int, ...], int] = {}
+        for row, accepts, block in zip(rows, accepting, blocks, strict=False):
+            if block < 0 or block in self._blocks:
+                continue
+            labels: dict[int, int] = {-1: -1}
+            pattern = tuple([labels.setdefault(blocks[at], len(labels) - 1) for at in row])
+            part = by_pattern.get(pattern)
+            if part is None:
+                part = by_pattern[pattern] = self._number(Part(self._labelled(pattern), -1))
+            self._blocks[block] = (part, [*labels][1:], accepts)
 
+    def _number(self, part: Part) -> int:
+        number = self._numbers.get(part)
+        if number is None:
+            number = self._numbers[part] = len(self._parts)
+            self._parts.append(part)
+        return number
 
-def _plan(row: Ints, classes: Sequence[CharSet]) -> tuple[Template, Ints]:
-    """The template of a state, and the target of each of its labels."""
-    live = np.flatnonzero(row >= 0).tolist()
-    labels: dict[int, int] = {}
-    pattern = tuple((column, labels.setdefault(int(row[column]), len(labels))) for column in live)
-    ranges = sorted(
-        (first, last, label) for column, label in pattern for first, last in classes[column]
-    )
-    return _template(_merged(ranges)), np.array([*labels, 0], np.int32)
+    def _labelled(self, pattern: tuple[int, ...]) -> Labelled:
+        """The ranges of characters that a state reads, with the labels of its targets."""
+        merged: list[tuple[int, int, int]] = []
+        for first, last, column in self._ranges:
+            label = pattern[column]
+            if label < 0:
+                continue
+            if merged and merged[-1][1] == first - 1 and merged[-1][2] == label:
+                merged[-1] = (merged[-1][0], last, label)
+            else:
+                merged.append((first, last, label))
+        return tuple(merged)
 
+    def encoded(self, budget: Budget) -> Plain:
+        """The canonical automaton.
 
-def _merged(ranges: Iterable[tuple[int, int, int]]) -> Labelled:
-    merged: list[tuple[int, int, int]] = []
-    for first, last, label in ranges:
-        if merged and merged[-1][1] == first - 1 and merged[-1][2] == label:
-            merged[-1] = (merged[-1][0], last, label)
-        else:
-            merged.append((first, last, label))
-    return tuple(merged)
+        Raises:
+            ConstraintTooComplex: if the budget is spent.
+        """
+        lines, classes, width = self._lines()
+        count = max(self._blocks) + 1
+        numbers: dict[int | tuple[int, ...], int] = {self._start: 0}
+        pending = [self._blocks[self._start]]
+        rows: Rows = []
+        for part, targets, _ in pending:
+            if not len(rows) & 255:
+                budget.check(len(pending))
+            row = [-1] * width
+            for column, inner, labels in lines[part]:
+                if len(labels) == 1:
+                    target = targets[labels[0]]
+                    key: int | tuple[int, ...] = inner * count + target
+                else:
+                    key = (inner, *[targets[label] for label in labels])
+                number = numbers.get(key)
+                if number is None:
+                    number = numbers[key] = len(pending)
+                    if inner:
+                        inside = [targets[label] for label in labels]
+                        pending.append((inner, inside, False))
+                    else:
+                        pending.append(self._blocks[target])
+                row[column] = number
+            rows.append(row)
+        budget.check(len(rows))
+        return Plain(rows, [accepts for _, _, accepts in pending], classes)
+
+    def _lines(self) -> tuple[list[list[_Line]], bytes, int]:
+        """The edges of each part over classes of bytes, the class of each byte, and how many.
+
+        Bytes are in one class if they are on the same edges, which is to say, if no state tells
+        them apart: other parts, or other labels, are other states.
+        """
+        edges = [
+            [
+                (first, last + 1, 0 if inner is None else self._number(inner), labels)
+                for first, last, inner, labels in _edges(part)
+            ]
+            for part in self._parts  # more are met meanwhile
+        ]
+        cuts = sorted({0, 256, *(cut for lines in edges for line in lines for cut in line[:2])})
+        places = {cut: place for place, cut in enumerate(cuts)}
+        holders: list[list[tuple[int, int, tuple[int, ...]]]] = [[] for _ in cuts[1:]]
+        for number, each in enumerate(edges):
+            for begin, end, into, labels in each:
+                for holder in holders[places[begin] : places[end]]:
+                    holder.append((number, into, labels))
+        merged: dict[tuple[tuple[int, int, tuple[int, ...]], ...], int] = {}
+        classes = bytearray()
+        for on, first, end in zip(holders, cuts, cuts[1:], strict=False):
+            column = merged.setdefault(tuple(on), len(merged))
+            classes += bytes([column]) * (end - first)
+        lines: list[list[_Line]] = [[] for _ in edges]
+        for edge, column in merged.items():
+            for number, into, labels in edge:
+                lines[number].append((column, into, labels))
+        return lines, bytes(classes), len(merged)
 
 
 @lru_cache(maxsize=256)
-def _template(ranges: Labelled) -> Template:
-    edges: list[tuple[int, int, int, int]] = []
-    nodes: dict[tuple[Labelled, int], int] = {}
-    pending: list[tuple[Labelled, int, int]] = []
-
-    def node(inner: Labelled, following: int) -> int:
-        number = nodes.setdefault((inner, following), len(nodes) + 1)
-        if number == len(nodes) and (not pending or pending[-1][2] < number):
-            pending.append((inner, following, number))
-        return number
-
-    def add(source: int, lead: int, following: int, inner: Labelled) -> None:
-        for first, last, rest in _blocks(inner, 6 * following):
-            target = node(rest, following) if following else -1 - rest[0][2]
-            edges.append((source, lead | first, lead | last, target))
-
+def _edges(part: Part) -> tuple[Edge, ...]:
+    if part.following >= 0:
+        return tuple(_within(part.inner, 0x80, part.following))
+    edges: list[Edge] = []
     for low, high, lead, following in _LENGTHS:
         inside = tuple(
             (max(first, low), min(last, high), label)
-            for first, last, label in ranges
+            for first, last, label in part.inner
             if first <= high and last >= low
         )
-        add(0, lead, following, inside)
-    for inner, following, number in pending:
-        add(number, 0x80, following - 1, inner)
-    columns = np.array(edges, np.int32).reshape(-1, 4).T
-    return Template(columns[0], columns[1], columns[2], columns[3], len(nodes) + 1)
+        edges += _within(inside, lead, following)
+    return tuple(edges)
+
+
+def _within(inner: Labelled, lead: int, following: int) -> Iterator[Edge]:
+    """The edges of a byte with the high bits of `lead`, before `following` others."""
+    for first, last, rest in _blocks(inner, 6 * following):
+        order: dict[int, int] = {}
+        ranges = tuple(
+            (low, high, order.setdefault(label, len(order))) for low, high, label in rest
+        )
+        part = Part(ranges, following - 1) if following else None
+        yield Edge(lead | first, lead | last, part, tuple(order))
 
 
 def _blocks(ranges: Labelled, bits: int) -> list[tuple[int, int, Labelled]]:

@@ -1,0 +1,64 @@
+"""Small automata as lists: what `Table` holds in arrays, without what each array costs to make.
+
+An automaton of a few dozen states is compiled, asked and often thrown away before any array of it
+is needed; a sweep of the vocabulary is the first to ask for one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from phloem.grammar.dfa.table import Table
+
+Rows = list[list[int]]
+
+
+class Plain(NamedTuple):
+    """A deterministic automaton whose start is state 0, as `Table` is one."""
+
+    rows: Rows
+    """By state, by class: the next state, or -1."""
+    accepting: list[bool]
+    classes: bytes
+    """[256]: the class of each byte."""
+
+
+def table_of(plain: Plain) -> Table:
+    """The same in arrays."""
+    rows, accepting, classes = plain
+    return Table(
+        np.array(rows, np.int32),
+        np.array(accepting, bool),
+        np.frombuffer(classes, np.uint8),
+    )
+
+
+def plain_of(table: Table) -> Plain:
+    """The same in lists."""
+    return Plain(table.next.tolist(), table.accepting.tolist(), table.classes.tobytes())
+
+
+def content(plain: Plain) -> bytes:
+    """The bytes of the three arrays of `table_of`, one behind the other."""
+    rows = array("i", chain.from_iterable(plain.rows))
+    return b"".join((rows.tobytes(), bytes(plain.accepting), plain.classes))
+
+
+def numbered(rows: Rows, accepting: list[bool], columns: list[int], classes: list[int]) -> Plain:
+    """An automaton whose states are in order, with columns that are equal made one.
+
+    `columns` are those of the rows' `classes`, in the order in which bytes meet them: of them, the
+    rows hold the first, the second and so on.
+    """
+    merged: dict[tuple[int, ...], int] = {}
+    by_column = {
+        column: merged.setdefault(values, len(merged))
+        for column, values in zip(columns, zip(*rows, strict=True), strict=True)
+    }
+    if len(merged) < len(columns):
+        rows = [list(row) for row in zip(*merged, strict=True)]
+    return Plain(rows, accepting, bytes([by_column[column] for column in classes]))
