@@ -286,6 +286,12 @@ class Nested:
     def first_bytes(self):
         return [byte for byte in range(256) if self.step(byte) is not None]
 
+    def moves(self, among):
+        return [(byte, self.step(byte)) for byte in self.first_bytes() if byte in among]
+
+    def run(self):
+        return None
+
     def region(self):
         if self.state is None or self.escaped:
             return None

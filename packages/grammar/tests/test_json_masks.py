@@ -16,8 +16,10 @@ from json_schema_strategies import schemas
 from jsonschema import Draft7Validator
 
 from phloem.grammar import Constraint
+from phloem.grammar.automaton import Cursor
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
 from phloem.grammar.fsm_backend import FsmBackend
+from phloem.grammar.json_machine.text_cursors import NameCursor
 from phloem.grammar.matcher import AutomatonGrammar, AutomatonMatcher
 from phloem.grammar.vocabulary import Vocabulary
 
@@ -256,3 +258,47 @@ def test_a_vocabulary_that_cannot_end_what_it_begins_is_refused() -> None:
     backend = FsmBackend(Vocabulary(tokens, []))
     with pytest.raises(GrammarError, match="7d"):
         backend.compile(Constraint.json_object())
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_what_a_cursor_tells_at_once_is_what_its_steps_tell(name: str, order: str) -> None:
+    rng = random.Random(name + order)
+    grammar = grammar_of(SCHEMAS[name], property_order=order)
+    for _ in range(3):
+        cursor = grammar.automaton.start
+        for _ in range(60):
+            check_hints(cursor)
+            firsts = [*cursor.first_bytes()]
+            if not firsts:
+                break
+            structural = [byte for byte in firsts if byte in b'"{}[],:\n\t ']
+            byte = rng.choice(structural if structural and rng.random() < 0.5 else firsts)
+            cursor = cursor.step(byte)  # type: ignore[assignment]
+
+
+def check_hints(cursor: Cursor) -> None:
+    steps = {byte: cursor.step(byte) for byte in range(256)}
+    legal = {byte: after for byte, after in steps.items() if after is not None}
+    for among in (range(256), b'"}1 \n'):
+        told = dict(cursor.moves(among))
+        assert told.items() <= legal.items()
+        assert told.keys() >= legal.keys() & {*among}
+    run = cursor.run()
+    if run is not None:
+        after = cursor
+        for count, byte in enumerate(run.text, 1):
+            assert [*after.first_bytes()] == [byte]
+            assert not after.complete
+            after = after.step(byte)  # type: ignore[assignment]
+            assert run.cursor(count) is after
+    region = cursor.region()
+    # The regions of names do not tell what an undeclared one was.
+    if region is not None and not isinstance(cursor, NameCursor):
+        assert region.cursor(region.state) is cursor
+        for byte, target in legal.items():
+            state = region.dfa.step(region.state, byte)
+            if state >= 0:
+                assert region.cursor(state) is target
+            else:
+                assert region.leaving is None or byte in region.leaving

@@ -2,14 +2,13 @@
 
 An automaton is anything that reads a text byte by byte: a regular expression, a pushdown over a
 JSON schema, free text with constrained parts. Its positions are cursors. This module holds the
-protocols and the hint for wide positions; `token_engine.py` is the engine.
+protocols and the hints for wide positions and for forced text; `token_engine.py` is the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, Protocol, TypeAlias
 
 from phloem.grammar.dfa import Dfa
 
@@ -44,6 +43,17 @@ class Cursor(Protocol):
         """The bytes for which `step` is not None, each once, in ascending order."""
         ...
 
+    def moves(self, among: Collection[int]) -> Iterable[tuple[int, Cursor]]:
+        """Those of some bytes for which `step` is not None, in any order, with what it gives.
+
+        Others may be told as well: a cursor that finds them all at once need not look.
+        """
+        ...
+
+    def run(self) -> Run | None:
+        """For a position where one byte is legal: what must come. It need not be told."""
+        ...
+
     def region(self) -> Region | None:
         """For a position where a great many bytes are legal: a DFA that it moves within."""
         ...
@@ -58,8 +68,16 @@ class Cursor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Run(NamedTuple):
+    """A text that must come next, so that tokens are compared with it rather than walked."""
+
+    text: bytes
+    """Not empty; no position before its end is complete."""
+    cursor: Callable[[int], Cursor]
+    """The position behind so many bytes of it: `step`, as many times."""
+
+
+class Region(NamedTuple):
     """Where a cursor is within a DFA that it follows until a byte that the DFA does not know.
 
     While bytes stay inside `dfa` (its transition is not -1) the position equals `cursor(state)`.

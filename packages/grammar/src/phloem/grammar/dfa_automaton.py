@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+
 from phloem.grammar.automaton import Region, TokenCost
 from phloem.grammar.dfa import Dfa
 
@@ -74,6 +76,17 @@ class DfaCursor:
     def first_bytes(self) -> bytes:
         """The bytes that may come next."""
         return self._automaton.dfa.first_bytes(self._state)
+
+    def moves(self, among: Collection[int]) -> Iterator[tuple[int, DfaCursor]]:
+        """Those of some bytes that may, each with the cursor after it."""
+        automaton, state = self._automaton, self._state
+        for byte in self.first_bytes():
+            if byte in among:
+                yield byte, automaton.cursor(automaton.dfa.step(state, byte))
+
+    def run(self) -> None:
+        """None: a region tells it as well."""
+        return None
 
     def region(self) -> Region | None:
         """The DFA, unless so few bytes may come that a walk is faster than a sweep."""

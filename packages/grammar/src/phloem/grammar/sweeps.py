@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
@@ -35,9 +34,18 @@ class Exit(NamedTuple):
 class Outline:
     """A sweep without what is large: as a row of a mask, and by the bytes that leave the region."""
 
-    def __init__(self, branch: Branch, bits: Row, exits: Sequence[Exit], shared: Branches) -> None:
+    def __init__(
+        self,
+        branch: Branch,
+        tokens: list[int],
+        bits: Row | None,
+        exits: Sequence[Exit],
+        shared: Branches,
+    ) -> None:
+        self.tokens = tokens
+        """The tokens that stay inside, if they are few; otherwise none."""
         self.bits = bits
-        """int32 [words]: the tokens that stay inside."""
+        """int32 [words]: the tokens that stay inside, if they are not few."""
         self.end_states: list[int] | None = None
         """Each state that one of them leads to, once; None: not known yet."""
         self.exits = exits
@@ -59,15 +67,22 @@ class Outline:
         ):
             groups.setdefault((state, byte), []).append(node)
         exits = [Exit(*key, tuple(nodes)) for key, nodes in groups.items()]
-        outline = cls(branch, row_of(sweep.tokens, words), exits, {})
+        is_few = len(sweep.tokens) <= _FEW
+        tokens = sweep.tokens.tolist() if is_few else []
+        bits = None if is_few else row_of(sweep.tokens, words)
+        outline = cls(branch, tokens, bits, exits, {})
         outline.end_states = sweep.end_states
         return outline
 
-    def without(self, firsts: bytes) -> Outline:
-        """That of the tokens which begin with none of some bytes."""
-        branch = self._branch
-        left_out = row_of(branch.tokens_below(firsts), len(self.bits))
-        exits = []
+    def without(self, firsts: bytes, left_out: Sequence[Row]) -> Outline:
+        """That of the tokens which begin with none of some bytes; `left_out` has all that do."""
+        tokens, bits, exits = self.tokens, self.bits, []
+        if bits is not None:
+            bits = bits.copy()
+            for row in left_out:
+                bits &= ~row
+        else:
+            tokens = [t for t in tokens if not any(row[t >> 5] >> (t & 31) & 1 for row in left_out)]
         for one in self.exits:
             nodes = tuple(
                 n
@@ -78,7 +93,7 @@ class Outline:
                 exits.append(one)
             elif nodes:
                 exits.append(one._replace(nodes=nodes))
-        return Outline(branch, self.bits & ~left_out, exits, self._shared)
+        return Outline(self._branch, tokens, bits, exits, self._shared)
 
     @cached_property
     def _first_bytes(self) -> dict[int, int]:
@@ -105,6 +120,8 @@ class Sweeps:
         self._vocabulary = vocabulary
         self.root = Branch(vocabulary.trie, (0,))
         """The whole vocabulary."""
+        self._words = vocabulary.words
+        self._rows: OrderedDict[Key, Row] = OrderedDict()
         self._outlines: OrderedDict[Key, Outline] = OrderedDict()
         self._sweeps: OrderedDict[Key, Sweep] = OrderedDict()
 
@@ -112,21 +129,33 @@ class Sweeps:
         """The tokens below a branch, from where a region is, but for those told apart."""
         key = (region.dfa, region.state, region.leaving, branch)
         if region.apart:
-            base = replace(region, apart=b"")
             return _kept(
                 self._outlines,
                 (*key, region.apart),
-                lambda: self.outline(base, branch).without(region.apart),
+                lambda: self._outline_without(region, branch),
                 _OUTLINES,
             )
         leaving = b"" if region.closed else region.leaving
-        words = self._vocabulary.words
         return _kept(
             self._outlines,
             key,
-            lambda: Outline.of(branch, self._swept(region, branch), words, leaving),
+            lambda: Outline.of(branch, self._swept(region, branch), self._words, leaving),
             _OUTLINES,
         )
+
+    def _outline_without(self, region: Region, branch: Branch) -> Outline:
+        # Tokens that leave by their first byte are none of those that stay.
+        firsts = [byte for byte in region.apart if region.dfa.step(region.state, byte) >= 0]
+        left_out = [
+            _kept(
+                self._rows,
+                (branch, byte),
+                lambda byte=byte: row_of(branch.tokens_below(bytes((byte,))), self._words),  # type: ignore[misc]
+                _ROWS,
+            )
+            for byte in firsts
+        ]
+        return self.outline(region._replace(apart=b""), branch).without(region.apart, left_out)
 
     def end_states(self, region: Region, branch: Branch) -> list[int]:
         """Each state that such a token leads to, once."""
@@ -161,5 +190,7 @@ def _kept(
     return found
 
 
-_OUTLINES = 1024  # of about 6 KB for 50,000 tokens
+_FEW = 64
+_OUTLINES = 1024  # of up to 6 KB for 50,000 tokens
+_ROWS = 256
 _WHOLE = 16

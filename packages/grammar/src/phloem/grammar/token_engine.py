@@ -7,13 +7,13 @@ region); a known one costs a lookup and the copy of a row. Which text was said i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from phloem.grammar.automaton import UNSPELLABLE, Cursor, Region
+from phloem.grammar.automaton import UNSPELLABLE, Cursor, Region, Run
 from phloem.grammar.branches import Branch
 from phloem.grammar.mask_rows import MaskRows, row_of
 from phloem.grammar.sweeps import Exit, Outline, Sweeps
@@ -23,10 +23,7 @@ from phloem.grammar.vocabulary import Vocabulary
 class Position:
     """A cursor with what is known about it. Identity is equality: an engine interns them."""
 
-    __slots__ = (
-        *("cursor", "distance", "final", "forced", "next", "region", "row", "steered", "steps"),
-        "worst",
-    )
+    __slots__ = ("cursor", "distance", "final", "forced", "next", "row", "steered", "worst")
 
     def __init__(self, cursor: Cursor | None) -> None:
         self.cursor = cursor
@@ -42,10 +39,6 @@ class Position:
         self.row = -1
         self.next: dict[int, Position] = _NOTHING
         """By token; legal ones only."""
-        self.steps: dict[int, Position | None] = _NOTHING
-        """By byte."""
-        self.region: Region | Literal[False] | None = False
-        """False: not asked yet."""
         self.distance = -1
         self.worst = -1
         """The greatest distance that a legal token leads to; 0 where it cannot be told."""
@@ -57,21 +50,36 @@ class Position:
 class Reach:
     """Where each legal token leads."""
 
-    __slots__ = ("regions", "targets")
+    __slots__ = ("ends", "regions", "runs")
 
     def __init__(self) -> None:
         self.regions: list[tuple[Region, Branch]] = []
         """By sweeps of regions, from branches of the trie."""
-        self.targets: dict[Position, list[int]] = {}
-        """All others, by position."""
+        self.runs: list[tuple[Run, int, Sequence[int]]] = []
+        """Into runs, behind so many bytes of them."""
+        self.ends: list[tuple[Cursor, Sequence[int]]] = []
+        """All others, by cursor; one may be there more than once."""
 
-    def add(self, target: Position, tokens: Sequence[int]) -> None:
-        """Add tokens that lead to a position."""
-        known = self.targets.get(target)
-        if known is None:
-            self.targets[target] = [*tokens]
-        else:
-            known += tokens
+    def extend(self, other: Reach) -> None:
+        """Add all of another."""
+        self.regions += other.regions
+        self.runs += other.runs
+        self.ends += other.ends
+
+    def tokens(self) -> list[int]:
+        """The tokens that regions do not tell."""
+        found: list[int] = []
+        for _, tokens in self.ends:
+            found += tokens
+        for _, _, tokens in self.runs:
+            found += tokens
+        return found
+
+    def cursors(self) -> Iterator[tuple[Cursor, Sequence[int]]]:
+        """Where those lead."""
+        yield from self.ends
+        for run, count, tokens in self.runs:
+            yield run.cursor(count), tokens
 
 
 class TokenEngine:
@@ -91,7 +99,7 @@ class TokenEngine:
         self._start = start
         self._sweeps = sweeps or Sweeps(vocabulary)
         self._positions: dict[Cursor, Position] = {}
-        self._parts: dict[tuple[Branch, Position], Reach] = {}
+        self._parts: dict[tuple[Branch, Cursor], Reach] = {}
         self._filled: list[Position] = []
         self._cells, self._most_cells = 0, cache_bytes // _CELL_BYTES
 
@@ -106,18 +114,6 @@ class TokenEngine:
             self._cells += 4
             position = self._positions[cursor] = Position(cursor)
         return position
-
-    def step(self, position: Position, byte: int) -> Position | None:
-        """The position after one byte."""
-        if byte in position.steps:
-            return position.steps[byte]
-        cursor = position.cursor.step(byte) if position.cursor is not None else None
-        target = None if cursor is None else self.at(cursor)
-        if not position.steps:
-            position.steps = {}
-        position.steps[byte] = target
-        self._cells += 1
-        return target
 
     def advance(self, position: Position, token: int) -> Position | None:
         """The position after a token; None if it is not legal there."""
@@ -187,33 +183,19 @@ class TokenEngine:
     def forced(self, position: Position) -> bytes:
         """The bytes that must come next whatever is chosen."""
         if position.forced is None:
-            start, text = position, bytearray()
-            while position.cursor is not None and not position.cursor.complete:
-                choices = iter(position.cursor.first_bytes())
-                only = next(choices, None)
-                if only is None or next(choices, None) is not None:
-                    break
-                following = self.step(position, only)
-                if following is None:
-                    break
-                text.append(only)
-                position = following
-            start.forced = bytes(text)
-            self._cells += len(text) // _CELL_BYTES
-            return start.forced
+            position.forced = _forced(position.cursor)
+            self._cells += len(position.forced) // _CELL_BYTES
         return position.forced
 
     # Walks.
 
     def _after(self, position: Position, token: bytes | None) -> Position | None:
-        if token is None or position.cursor is None:
+        cursor = position.cursor
+        if token is None:
             return None
         for byte in token:
-            target = self.step(position, byte)
-            if target is None:
-                return None
-            position = target
-        return position
+            cursor = None if cursor is None else cursor.step(byte)
+        return None if cursor is None else self.at(cursor)
 
     def _learn(self, position: Position, reach: Reach) -> None:
         position.row = self.rows.add(self._mask(position, reach))
@@ -223,18 +205,27 @@ class TokenEngine:
         self, position: Position, reach: Reach, most: int | None = None
     ) -> npt.NDArray[np.int32]:
         """The mask of the tokens behind which the end is `most` tokens away; None: of all."""
-        listed: list[int] = []
-        for target, tokens in reach.targets.items():
-            if most is None or self._is_near(target, most):
-                listed += tokens
+        if most is None:
+            listed = reach.tokens()
+        else:
+            listed = []
+            for cursor, tokens in reach.cursors():
+                if self._is_near(self.at(cursor), most):
+                    listed += tokens
         if position.cursor is not None and position.cursor.complete:
             listed += self.vocabulary.stop_ids
-        row = row_of(listed, self._words)
+        rows = []
         for region, branch in reach.regions:
-            if most is None:
-                row |= self._sweeps.outline(region, branch).bits
-            else:
-                row |= self._near_inside(region, branch, most)
+            if most is not None:
+                rows.append(self._near_inside(region, branch, most))
+                continue
+            outline = self._sweeps.outline(region, branch)
+            listed += outline.tokens
+            if outline.bits is not None:
+                rows.append(outline.bits)
+        row = row_of(listed, self._words)
+        for other in rows:
+            row |= other
         return row
 
     def _near_inside(self, region: Region, branch: Branch, most: int) -> npt.NDArray[np.int32]:
@@ -251,93 +242,58 @@ class TokenEngine:
     def _distances(self, reach: Reach) -> dict[Position, int]:
         """How far it is from where tokens lead; nothing if the automaton cannot tell."""
         ends = [
-            self.at(region.cursor(end))
+            region.cursor(end)
             for region, branch in reach.regions
             for end in self._sweeps.end_states(region, branch)
         ]
-        found = {target: self.distance(target) for target in (*ends, *reach.targets)}
+        ends += [cursor for cursor, _ in reach.cursors()]
+        targets = dict.fromkeys(self.at(cursor) for cursor in ends)
+        found = {target: self.distance(target) for target in targets}
         known = {target: far for target, far in found.items() if far is not None}
         return known if len(known) == len(found) else {}
 
     def _reached(self, position: Position) -> Reach:
         reach = Reach()
-        for child, target in self._add(self._sweeps.root, position, reach):
-            part = self._part(child, target)
-            reach.regions.extend(part.regions)
-            for end, tokens in part.targets.items():
-                reach.add(end, tokens)
+        if position.cursor is not None:
+            for branch, cursor in self._add(self._sweeps.root, position.cursor, reach):
+                reach.extend(self._part(branch, cursor))
         return reach
 
-    def _part(self, branch: Branch, position: Position) -> Reach:
+    def _part(self, branch: Branch, cursor: Cursor) -> Reach:
         """What a walk finds below a branch; kept, for many positions lead to the same one."""
-        part = self._parts.get((branch, position))
+        part = self._parts.get((branch, cursor))
         if part is None:
-            part = self._parts[branch, position] = Reach()
-            pending = [(branch, position)]
+            part = self._parts[branch, cursor] = Reach()
+            pending = [(branch, cursor)]
             while pending:
-                inner, reached = pending.pop()
-                pending += self._add(inner, reached, part)
-            self._cells += 4 + len(part.targets)
+                pending += self._add(*pending.pop(), part)
+            self._cells += 4 * (1 + len(part.ends)) + len(part.runs)
         return part
 
-    def _add(
-        self, branch: Branch, position: Position, reach: Reach
-    ) -> list[tuple[Branch, Position]]:
+    def _add(self, branch: Branch, cursor: Cursor, reach: Reach) -> list[tuple[Branch, Cursor]]:
         """Add what is right below a branch; the branches below which there is more."""
-        if position.cursor is None:
-            return []
-        region = None
-        if branch.size > _WORTH_A_SWEEP:
-            if position.region is False:
-                position.region = position.cursor.region()
-            region = position.region
+        run = cursor.run()
+        if run is not None:
+            return _along(branch, run, reach)
+        region = cursor.region() if branch.size > _WORTH_A_SWEEP else None
         if region is None:
-            following = self._below(branch, position)
+            following = _below(branch, cursor)
         else:
             reach.regions.append((region, branch))
-            following = self._exits(self._sweeps.outline(region, branch), region)
+            following = _exits(self._sweeps.outline(region, branch), region)
             for byte in region.apart:
                 child = branch.below.get(byte)
-                target = None if child is None else self.step(position, byte)
+                target = None if child is None else cursor.step(byte)
                 if child is not None and target is not None:
                     following.append((child, target))
         further = []
-        for child, target in following:
+        for one in following:
+            child, target = one
             if child.tokens:
-                reach.add(target, child.tokens)
+                reach.ends.append((target, child.tokens))
             if not child.is_leaf:
-                further.append((child, target))
+                further.append(one)
         return further
-
-    def _below(self, branch: Branch, position: Position) -> list[tuple[Branch, Position]]:
-        """The branches one byte further that are legal from a position, with where they lead."""
-        found = []
-        below, steps = branch.below, position.steps
-        if len(below) > _FEW and position.cursor is not None:
-            for byte in position.cursor.first_bytes():
-                if byte in below:
-                    target = self.step(position, byte)
-                    if target is not None:
-                        found.append((below[byte], target))
-            return found
-        for byte, child in below.items():
-            target = steps[byte] if byte in steps else self.step(position, byte)
-            if target is not None:
-                found.append((child, target))
-        return found
-
-    def _exits(self, outline: Outline, region: Region) -> list[tuple[Branch, Position]]:
-        """The branches by which tokens leave a region, with where they lead."""
-        sources: dict[int, Position] = {}
-        exits: dict[Position, list[Exit]] = {}
-        for one in outline.exits:
-            source = sources.get(one.state)
-            if source is None:
-                source = sources[one.state] = self.at(region.cursor(one.state))
-            target = self.step(source, one.byte)
-            if target is not None:
-                exits.setdefault(target, []).append(one)
-        return [(outline.behind(found), target) for target, found in exits.items()]
 
     def _make_room(self) -> None:
         if self.rows.is_full or self._cells > self._most_cells:
@@ -359,9 +315,72 @@ def is_complete(position: Position) -> bool:
     return position.cursor is None or position.cursor.complete
 
 
+def _forced(cursor: Cursor | None) -> bytes:
+    """The text behind a cursor about which there is no choice."""
+    text = bytearray()
+    while cursor is not None and not cursor.complete:
+        run = cursor.run()
+        if run is not None:
+            text += run.text
+            cursor = run.cursor(len(run.text))
+            continue
+        choices = iter(cursor.first_bytes())
+        only = next(choices, None)
+        if only is None or next(choices, None) is not None:
+            break
+        text.append(only)
+        cursor = cursor.step(only)
+    return bytes(text)
+
+
+def _along(branch: Branch, run: Run, reach: Reach) -> list[tuple[Branch, Cursor]]:
+    """Add what is below a branch along a run; the branch behind it, if there is more."""
+    count, length = 0, len(run.text)
+    for byte in run.text:
+        child = branch.below.get(byte)
+        if child is None:
+            return []
+        branch, count = child, count + 1
+        if branch.tokens:
+            reach.runs.append((run, count, branch.tokens))
+        if branch.is_leaf:
+            return []
+    return [(branch, run.cursor(length))]
+
+
+def _below(branch: Branch, cursor: Cursor) -> list[tuple[Branch, Cursor]]:
+    """The branches one byte further that are legal from a cursor, with where they lead."""
+    below, found = branch.below, []
+    if len(below) > _FEW:
+        for byte, target in cursor.moves(below):
+            child = below.get(byte)
+            if child is not None:
+                found.append((child, target))
+        return found
+    for byte, child in below.items():
+        following = cursor.step(byte)
+        if following is not None:
+            found.append((child, following))
+    return found
+
+
+def _exits(outline: Outline, region: Region) -> list[tuple[Branch, Cursor]]:
+    """The branches by which tokens leave a region, with where they lead."""
+    sources: dict[int, Cursor] = {}
+    exits: dict[Cursor, list[Exit]] = {}
+    for one in outline.exits:
+        source = sources.get(one.state)
+        if source is None:
+            source = sources[one.state] = region.cursor(one.state)
+        target = source.step(one.byte)
+        if target is not None:
+            exits.setdefault(target, []).append(one)
+    return [(outline.behind(found), target) for target, found in exits.items()]
+
+
 _NOTHING: dict[int, Any] = {}
 """What positions have in place of dictionaries until those are written; never written itself."""
 _CELL_BYTES = 128  # about what an entry of a dictionary and its share of an object take
-_WORTH_A_SWEEP = 32
+_WORTH_A_SWEEP = 8
 _FEW = 8
 _UNKNOWN = -2

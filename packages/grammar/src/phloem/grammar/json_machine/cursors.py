@@ -1,30 +1,40 @@
-"""The cursors between strings: in front of, within and behind values, names and blanks.
+"""The cursors between values: in front of names and items, within blanks, and behind values.
 
 Each is a place in the grammar of JSON together with everything that the text so far can mean. What
-is within a string is `text_cursors`'. Cursors are made and interned by `JsonMachine.cursor`, so
-identity is equality; all of them are live.
+is within a string is `text_cursors`', what is in front of or within another value
+`value_cursors`'. Cursors are made and interned by `JsonMachine.cursor`, so identity is equality;
+all of them are live.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from phloem.grammar.automaton import Region, TokenCost
-from phloem.grammar.json_machine.layout import NEWLINE, SPACE, Layout, blanks, decided, missing
+from phloem.grammar.automaton import Region, Run, TokenCost
+from phloem.grammar.json_machine.layout import (
+    MOST_SPACES,
+    NEWLINE,
+    SPACE,
+    TAB,
+    Layout,
+    blanks,
+    decided,
+    missing,
+)
 from phloem.grammar.json_machine.levels import Level
-from phloem.grammar.json_machine.nodes import NumberMachine
 from phloem.grammar.json_machine.spelling import QUOTE
 from phloem.grammar.json_schema.shape import NodeId
 
 if TYPE_CHECKING:
     from phloem.grammar.json_machine.machine import JsonMachine
+    from phloem.grammar.json_machine.value_cursors import Value
 
 Candidates = tuple[tuple[NodeId, Level], ...]
 """What a value may be, and the level in which the text goes on behind it; by ascending node."""
 
-COMMA, COLON = ord(","), ord(":")
+COMMA = ord(",")
 CLOSING = {"array": ord("]"), "object": ord("}"), "text": -1}
 
 
@@ -50,6 +60,23 @@ class JsonCursor(ABC):
     def first_bytes(self) -> Iterable[int]:
         """The bytes that may come next, ascending."""
 
+    def moves(self, among: Collection[int]) -> Iterable[tuple[int, JsonCursor]]:
+        """Those of some bytes that may, each with the cursor after it."""
+        return self._stepped(self.first_bytes(), among)
+
+    def _stepped(self, some: Iterable[int], among: Collection[int]) -> list[tuple[int, JsonCursor]]:
+        """Those of some bytes that are among others and may come next, as `moves` does."""
+        found = []
+        for byte in some:
+            target = self.step(byte) if byte in among else None
+            if target is not None:
+                found.append((byte, target))
+        return found
+
+    def run(self) -> Run | None:
+        """None: there are choices, or it is not worth it."""
+        return None
+
     def region(self) -> Region | None:
         """None: few bytes are legal."""
         return None
@@ -57,131 +84,6 @@ class JsonCursor(ABC):
     def distance(self, cost: TokenCost) -> int:
         """An upper bound of the fewest tokens to a complete text."""
         return self.machine.distances(cost).of(self)
-
-
-class Value(JsonCursor):
-    """In front of a value."""
-
-    __slots__ = ("candidates", "is_spaced")
-
-    def __init__(
-        self, machine: JsonMachine, layout: Layout, candidates: Candidates, is_spaced: bool
-    ) -> None:
-        super().__init__(machine, layout)
-        self.candidates = candidates
-        self.is_spaced = is_spaced
-        """Whether a space may come first."""
-
-    def step(self, byte: int) -> JsonCursor | None:
-        """Enter a value."""
-        machine = self.machine
-        if byte == QUOTE:
-            return machine.string(self.layout, self.candidates)
-        if byte == 0x7B or byte == 0x5B:
-            level = machine.opened(self.candidates, "object" if byte == 0x7B else "array")
-            if level is None:
-                return None
-            return machine.cursor(Member, self.layout, level, not machine.is_compact, True)
-        if byte == SPACE:
-            if not self.is_spaced:
-                return None
-            return machine.cursor(Value, self.layout, self.candidates, False)
-        return self._word(byte) or self._number(byte)
-
-    def _word(self, byte: int) -> JsonCursor | None:
-        nodes = self.machine.nodes
-        found = [(node, level) for node, level in self.candidates if byte in nodes[node].words]
-        if not found:
-            return None
-        level = self.machine.levels.union(level for _, level in found)
-        word = nodes[found[0][0]].words[byte]
-        return self.machine.cursor(Word, self.layout, word[1:], level)
-
-    def _number(self, byte: int) -> JsonCursor | None:
-        found: dict[tuple[NumberMachine, int], Level] = {}
-        for node, level in self.candidates:
-            number = self.machine.nodes[node].number
-            state = -1 if number is None else number.dfa.step(0, byte)
-            if number is not None and state >= 0:
-                found[number, state] = level
-        places = tuple((number, state, level) for (number, state), level in found.items())
-        return self.machine.cursor(Number, self.layout, places) if places else None
-
-    def first_bytes(self) -> Iterable[int]:
-        """What any of the values begins with."""
-        nodes = self.machine.nodes
-        firsts = {byte for node, _ in self.candidates for byte in nodes[node].first_bytes}
-        return sorted(firsts | {SPACE} if self.is_spaced else firsts)
-
-
-class Word(JsonCursor):
-    """Within `null`, `true` or `false`."""
-
-    __slots__ = ("level", "rest")
-
-    def __init__(self, machine: JsonMachine, layout: Layout, rest: bytes, level: Level) -> None:
-        super().__init__(machine, layout)
-        self.rest = rest
-        self.level = level
-
-    def step(self, byte: int) -> JsonCursor | None:
-        """Go on in the word."""
-        if byte != self.rest[0]:
-            return None
-        if len(self.rest) == 1:
-            return self.machine.cursor(After, self.layout, self.level)
-        return self.machine.cursor(Word, self.layout, self.rest[1:], self.level)
-
-    def first_bytes(self) -> Iterable[int]:
-        """The next of its letters."""
-        return self.rest[:1]
-
-
-class Number(JsonCursor):
-    """Within a number, which ends where something else begins."""
-
-    __slots__ = ("places",)
-
-    def __init__(
-        self,
-        machine: JsonMachine,
-        layout: Layout,
-        places: tuple[tuple[NumberMachine, int, Level], ...],
-    ) -> None:
-        super().__init__(machine, layout)
-        self.places = places
-
-    def step(self, byte: int) -> JsonCursor | None:
-        """One more character of the number, or what comes behind it."""
-        moved = []
-        for number, state, level in self.places:
-            target = number.dfa.step(state, byte)
-            if target >= 0:
-                moved.append((number, target, level))
-        if moved:
-            return self.machine.cursor(Number, self.layout, tuple(moved))
-        ended = self.ended
-        return None if ended is None else ended.step(byte)
-
-    @property
-    def ended(self) -> After | None:
-        """The cursor behind the number, if it may end here."""
-        levels = [level for number, at, level in self.places if not number.paths.lengths[at]]
-        if not levels:
-            return None
-        return self.machine.cursor(After, self.layout, self.machine.levels.union(levels))
-
-    @property
-    def complete(self) -> bool:
-        """Whether the number is all of the text and may end."""
-        ended = self.ended
-        return ended is not None and ended.complete
-
-    def first_bytes(self) -> Iterable[int]:
-        """Of the number, and of what may come behind it."""
-        firsts = {byte for number, at, _ in self.places for byte in number.dfa.first_bytes(at)}
-        ended = self.ended
-        return sorted(firsts if ended is None else firsts.union(ended.first_bytes()))
 
 
 class After(JsonCursor):
@@ -294,7 +196,7 @@ class Member(JsonCursor):
 
     def item(self, growing: Level) -> Value:
         """The same place as that in front of an item."""
-        return self.machine.cursor(Value, self.layout, self.machine.items(growing), False)
+        return self.machine.value(self.layout, self.machine.items(growing))
 
     def first_bytes(self) -> Iterable[int]:
         """Of what comes next."""
@@ -308,6 +210,17 @@ class Member(JsonCursor):
             is_array = growing.kind == "array"
             firsts.update(self.item(growing).first_bytes() if is_array else (QUOTE,))
         return sorted(firsts)
+
+    def moves(self, among: Collection[int]) -> Iterable[tuple[int, JsonCursor]]:
+        """Those, all that an item may begin with together."""
+        growing, others = self.growing, list[int]()
+        if self.can_close:
+            others.append(CLOSING[self.level.kind])
+        if self.can_blank:
+            others += [SPACE, NEWLINE]
+        if growing is None or growing.kind == "object":
+            return self._stepped([*others, QUOTE], among)
+        return [*self._stepped(others, among), *self.item(growing).moves(among)]
 
 
 class Indent(JsonCursor):
@@ -361,22 +274,25 @@ class Indent(JsonCursor):
         more = blanks(self.layout, self._depth, self.blank, self.count)
         return more if self.missing else sorted((*more, *self.ended.first_bytes()))
 
+    def region(self) -> Region | None:
+        """The blanks."""
+        return self.machine.regions.of_indent(self)
 
-class Colon(JsonCursor):
-    """Behind a name."""
+    def at(self, blank: int, count: int) -> Indent:
+        """The cursor behind another number of blanks."""
+        return self.machine.cursor(Indent, self.layout, self.level, self.is_closing, blank, count)
 
-    __slots__ = ("candidates",)
+    @property
+    def room(self) -> tuple[int, int]:
+        """The most tabs, and the most spaces, that may stand here."""
+        layout, depth = self.layout, self._depth
+        if not layout.blank:
+            return depth, MOST_SPACES * depth
+        wide = depth * layout.width
+        return (wide, 0) if layout.blank == TAB else (0, wide)
 
-    def __init__(self, machine: JsonMachine, layout: Layout, candidates: Candidates) -> None:
-        super().__init__(machine, layout)
-        self.candidates = candidates
-
-    def step(self, byte: int) -> JsonCursor | None:
-        """The colon."""
-        if byte != COLON:
-            return None
-        return self.machine.cursor(Value, self.layout, self.candidates, not self.machine.is_compact)
-
-    def first_bytes(self) -> Iterable[int]:
-        """The colon."""
-        return (COLON,)
+    def last(self) -> Iterable[int]:
+        """What may come behind the blanks."""
+        if self.is_closing:
+            return (CLOSING[self.level.kind],)
+        return self.machine.cursor(Member, self.layout, self.level, False, False).first_bytes()

@@ -24,13 +24,9 @@ from phloem.grammar.json_machine.cursors import (
     After,
     Candidates,
     Close,
-    Colon,
     Indent,
     JsonCursor,
     Member,
-    Number,
-    Value,
-    Word,
 )
 from phloem.grammar.json_machine.layout import SPACE
 from phloem.grammar.json_machine.levels import Container, Level
@@ -43,6 +39,7 @@ from phloem.grammar.json_machine.objects import (
 )
 from phloem.grammar.json_machine.spelling import spelled, unicode_escape
 from phloem.grammar.json_machine.text_cursors import NameCursor, NamePlace, StringCursor
+from phloem.grammar.json_machine.value_cursors import Colon, Number, Value, Word
 from phloem.grammar.json_schema.shape import NodeId
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from phloem.grammar.automaton import TokenCost
 from phloem.grammar.dfa import Budget
 from phloem.grammar.errors import GrammarError
 from phloem.grammar.json_machine.arrays import ArrayState
-from phloem.grammar.json_machine.cursors import Candidates, JsonCursor, Value
+from phloem.grammar.json_machine.cursors import Candidates, JsonCursor
 from phloem.grammar.json_machine.distances import Distances
 from phloem.grammar.json_machine.layout import UNDECIDED, Layout
 from phloem.grammar.json_machine.levels import Container, Kind, Level, Levels
@@ -20,6 +20,7 @@ from phloem.grammar.json_machine.objects import ObjectState
 from phloem.grammar.json_machine.regions import Regions
 from phloem.grammar.json_machine.serial import Compiled, packed, unpacked
 from phloem.grammar.json_machine.text_cursors import NameCursor, StringCursor
+from phloem.grammar.json_machine.value_cursors import Value
 from phloem.grammar.json_machine.weights import INFINITE, least_fixpoint
 from phloem.grammar.json_schema.shape import NodeId, SchemaGraph
 
@@ -111,7 +112,7 @@ class JsonMachine:
     @property
     def start(self) -> JsonCursor:
         """The cursor at the beginning of a text."""
-        return self.cursor(Value, UNDECIDED, ((self._root, self.levels.text),), False)
+        return self.value(UNDECIDED, ((self._root, self.levels.text),))
 
     def cursor(self, kind: type[AnyCursor], layout: Layout, *content: Any) -> AnyCursor:
         """The one cursor of some content; `content` is what `kind` takes."""
@@ -164,6 +165,10 @@ class JsonMachine:
             machines = node.arrays if kind == "array" else node.objects
             entries += [(machine.start, level) for machine in machines]
         return self.levels.of(kind, entries)
+
+    def value(self, layout: Layout, candidates: Candidates) -> Value:
+        """The cursor in front of a value, behind blanks if there are any."""
+        return self.cursor(Value, layout, candidates, False)
 
     def string(self, layout: Layout, candidates: Candidates) -> StringCursor | None:
         """The cursor behind the opening quote of a value."""

@@ -10,7 +10,7 @@ from phloem.grammar.errors import ConstraintTooComplex
 from phloem.grammar.json_machine.arrays import ArrayMachine
 from phloem.grammar.json_machine.objects import ObjectMachine
 from phloem.grammar.json_machine.paths import Paths
-from phloem.grammar.json_machine.spelling import QUOTE
+from phloem.grammar.json_machine.spelling import QUOTE, forced_part
 from phloem.grammar.json_machine.weights import INFINITE
 from phloem.grammar.json_schema.shape import Node, NodeId, StringShape
 
@@ -38,6 +38,7 @@ class StringMachine:
         self.most = shape.max_chars
         self.is_counted = bool(shape.min_chars) or shape.max_chars is not None
         self._firsts: dict[tuple[int, bool], frozenset[int]] = {}
+        self._forced: dict[int, bytes] = {}
 
     def prepare(self) -> None:
         """Find out how far each state is from where nothing can follow, if that matters."""
@@ -76,6 +77,28 @@ class StringMachine:
         """Whether finitely many contents can follow."""
         return self.most is not None or self.paths.heights[state] >= 0
 
+    def forced(self, state: int) -> bytes:
+        """What must come next of a string: of its content, and the quote if that is all of it."""
+        known = self._forced.get(state)
+        if known is None:
+            known = self._forced[state] = self._find_forced(state)
+        return known
+
+    def _find_forced(self, state: int) -> bytes:
+        if self.is_counted or self.paths.heights[state] < 0:
+            return b""
+        text, lengths = bytearray(), self.paths.lengths
+        while True:
+            firsts = self.dfa.first_bytes(state)
+            if not firsts:
+                text.append(QUOTE)
+                break
+            if len(firsts) > 1 or not lengths[state] or not forced_part(firsts):
+                break
+            text += firsts
+            state = self.dfa.step(state, firsts[0])
+        return bytes(text)
+
     def rest_length(self, state: int, count: int) -> int:
         """The bytes of the shortest rest."""
         return self.paths.lengths[state] + max(self.fewest - count, 0)
@@ -111,16 +134,20 @@ class NodeMachine:
     @cached_property
     def first_bytes(self) -> bytes:
         """The bytes that its values begin with, ascending."""
+        digits = b"" if self.number is None else self.number.dfa.first_bytes(0)
+        return bytes(sorted((*digits, *self.other_first_bytes)))
+
+    @cached_property
+    def other_first_bytes(self) -> bytes:
+        """Those of its values that are no numbers."""
         firsts = list(self.words)
-        if self.number is not None:
-            firsts += self.number.dfa.first_bytes(0)
         if self.strings:
             firsts.append(QUOTE)
         if self.arrays:
             firsts.append(ord("["))
         if self.objects:
             firsts.append(ord("{"))
-        return bytes(sorted(firsts))
+        return bytes(firsts)
 
     def weigh(self) -> int:
         """About how many bytes its smallest value takes, by the weights as they are now."""

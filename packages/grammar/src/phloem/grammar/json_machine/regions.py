@@ -19,10 +19,12 @@ from phloem.grammar.dfa import Budget, Dfa
 from phloem.grammar.dfa.literals import of_lengths
 from phloem.grammar.dfa.serial import packed
 from phloem.grammar.dfa.table import Bytes, Ints, Table
+from phloem.grammar.json_machine.layout import SPACE, TAB
 from phloem.grammar.json_machine.objects import UNKNOWN
 from phloem.grammar.json_machine.spelling import BACKSLASH, PLAIN, QUOTE
 
 if TYPE_CHECKING:
+    from phloem.grammar.json_machine.cursors import Indent
     from phloem.grammar.json_machine.machine import JsonMachine
     from phloem.grammar.json_machine.text_cursors import NameCursor, NamePlace, StringCursor
 
@@ -39,6 +41,8 @@ _LEADS = (b"", b"\xc2", b"\xe0", b"\xe1", b"\xed", b"\xf0", b"\xf1", b"\xf4")
 
 _ENDS = bytes((QUOTE, BACKSLASH))
 _LEAVING_WINDOW = _ENDS + bytes(byte for byte in PLAIN if byte & 0xC0 != 0x80)
+_MOST_BLANKS = 1024
+_TAB_CLASS, _SPACE_CLASS = 1, 2
 _PLAIN_SET = frozenset(PLAIN)
 _PLAIN = np.zeros(256, bool)
 _PLAIN[list(PLAIN)] = True
@@ -67,7 +71,8 @@ class Regions:
 
     def of_string(self, cursor: StringCursor) -> Region | None:
         """Where a cursor is within the content of values."""
-        places = cursor.places
+        # What is kept refers to the machine and not to the cursor, which keeps it.
+        places, kind, layout = cursor.places, type(cursor), cursor.layout
         if not _is_wide(cursor.content_bytes(places)):
             return None
         if any(string.is_counted for string, _, _, _ in places):
@@ -85,12 +90,13 @@ class Regions:
             moved = tuple(
                 (s, target, 0, level) for (s, _, _, level), target in targets if target >= 0
             )
-            return self._machine.cursor(type(cursor), cursor.layout, moved, b"")
+            return self._machine.cursor(kind, layout, moved, b"")
 
         return Region(joint.dfa, state, at, leaving=_ENDS)
 
     def _counted(self, cursor: StringCursor) -> Region:
         ((string, state, count, level),) = cursor.places
+        kind, layout = type(cursor), cursor.layout
         states = [string.dfa.run(lead) for lead in _LEADS]
         within = states.index(state)
         ended = count - bool(within)
@@ -102,14 +108,29 @@ class Regions:
             if string.most is None:
                 begun = min(begun, string.fewest)
             place = (string, states[inner], begun, level)
-            return self._machine.cursor(type(cursor), cursor.layout, (place,), b"")
+            return self._machine.cursor(kind, layout, (place,), b"")
 
         leaving = _ENDS if shift else _LEAVING_WINDOW
         return Region(_window(), shift * _WITHIN + within, at, leaving=leaving)
 
+    def of_indent(self, cursor: Indent) -> Region | None:
+        """Where a cursor is within the blanks of an indentation."""
+        tabs, spaces = cursor.room
+        if tabs + spaces > _MOST_BLANKS:
+            return None
+        count = cursor.count
+        state = count if cursor.blank != SPACE else tabs + count
+
+        def at(state: int) -> Indent:
+            if state <= tabs:
+                return cursor.at(TAB if state else 0, state)
+            return cursor.at(SPACE, state - tabs)
+
+        return Region(_indentation(tabs, spaces), state, at, leaving=bytes(cursor.last()))
+
     def of_name(self, cursor: NameCursor) -> Region | None:
         """Where a cursor is within names."""
-        places = cursor.places
+        places, kind, layout = cursor.places, type(cursor), cursor.layout
         if not _is_wide(cursor.content_bytes(places)):
             return None
         open_classes = [
@@ -135,7 +156,7 @@ class Regions:
                 targets = tuple(alive.get((index, n), -1) for n in range(len(states)))
                 if any(target >= 0 for target in targets):
                     moved.append((before, around, None, targets, UNKNOWN))
-            return machine.cursor(type(cursor), cursor.layout, tuple(moved), b"")
+            return machine.cursor(kind, layout, tuple(moved), b"")
 
         apart = _told_apart(places)
         if apart or _is_special(places):
@@ -235,6 +256,19 @@ def _plain(table: Table) -> Dfa:
     pairs, classes = np.unique(table.classes.astype(np.int32) * 2 + _PLAIN, return_inverse=True)
     rows = np.where(pairs & 1, table.next[:, pairs >> 1], -1)
     return _unchanged(rows, classes.reshape(-1).astype(np.uint8))
+
+
+@lru_cache(maxsize=64)
+def _indentation(tabs: int, spaces: int) -> Dfa:
+    """Up to so many tabs, or spaces: state n is behind n tabs, state tabs + n behind n spaces."""
+    following = np.full((1 + tabs + spaces, 3), -1, np.int32)
+    following[:tabs, _TAB_CLASS] = np.arange(1, tabs + 1)
+    following[tabs + 1 : -1, _SPACE_CLASS] = np.arange(tabs + 2, 1 + tabs + spaces)
+    if spaces:
+        following[0, _SPACE_CLASS] = tabs + 1
+    classes = np.zeros(256, np.uint8)
+    classes[TAB], classes[SPACE] = _TAB_CLASS, _SPACE_CLASS
+    return _unchanged(following, classes)
 
 
 @lru_cache(maxsize=1)

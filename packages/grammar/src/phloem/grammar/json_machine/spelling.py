@@ -25,6 +25,15 @@ HEX_DIGITS = b"0123456789ABCDEFabcdef"
 UNSPELLED = [(0x00, 0x07), (0x0B, 0x0B), (0x0E, 0x1F), (0x80, 0x10FFFF)]
 r"""Characters, as ranges of code points, for which \uXXXX is the only escape of a tidy text."""
 
+_FORCED = bytes(byte for byte in PLAIN if byte < 0xC0)
+
+
+def forced_part(content: bytes) -> bytes:
+    """The beginning of content, or all, that a tidy text can write in one way only."""
+    others = content.translate(None, _FORCED)
+    return content[: content.index(others[0])] if others else content
+
+
 _SPELLED = [bytes([byte]) for byte in range(256)]
 for _byte in range(0x20):
     _SPELLED[_byte] = b"\\u%04x" % _byte

@@ -9,11 +9,11 @@ so that such text is forced as soon as there is one. Lone surrogates are never l
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Set
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Set
+from typing import TYPE_CHECKING, Any, Literal
 
-from phloem.grammar.automaton import Region
-from phloem.grammar.json_machine.cursors import After, Colon, JsonCursor
+from phloem.grammar.automaton import Region, Run
+from phloem.grammar.json_machine.cursors import After, JsonCursor
 from phloem.grammar.json_machine.layout import Layout
 from phloem.grammar.json_machine.levels import Level
 from phloem.grammar.json_machine.name_tree import NameTree
@@ -28,7 +28,9 @@ from phloem.grammar.json_machine.spelling import (
     SHORT_ESCAPES,
     UNSPELLED,
     code_points,
+    forced_part,
 )
+from phloem.grammar.json_machine.value_cursors import COLON, Colon
 from phloem.grammar.json_schema.shape import NodeId
 
 if TYPE_CHECKING:
@@ -45,13 +47,14 @@ _PLAIN = frozenset(PLAIN)
 _BEGINS = frozenset(range(0x80)) | frozenset(range(0xC2, 0xF5))
 _UNICODE = frozenset(byte for byte in _BEGINS if any(a <= byte <= z for a, z in UNSPELLED))
 _TIDY = _UNICODE | frozenset(NEEDED_ESCAPES)
+_BEHIND_NAME = bytes((QUOTE, COLON))
 _AFTER_BACKSLASH = bytes(sorted((*SHORT_ESCAPES, ord("u"))))
 
 
 class TextCursor(JsonCursor):
     """Within a string."""
 
-    __slots__ = ("pending", "places")
+    __slots__ = ("_region", "pending", "places")
 
     def __init__(
         self, machine: JsonMachine, layout: Layout, places: tuple[Any, ...], pending: bytes
@@ -60,6 +63,8 @@ class TextCursor(JsonCursor):
         self.places = places
         self.pending = pending
         """The bytes of an escape that is not finished."""
+        self._region: Region | Literal[False] | None = False
+        """False: not asked yet."""
 
     @abstractmethod
     def fed(self, places: tuple[Any, ...], byte: int) -> tuple[Any, ...]:
@@ -99,6 +104,19 @@ class TextCursor(JsonCursor):
         if self._can_escape(_TIDY):
             firsts.add(BACKSLASH)
         return sorted(firsts)
+
+    def region(self) -> Region | None:
+        """The plain bytes of the content."""
+        if self._region is False:
+            self._region = None if self.pending else self._find_region()
+        return self._region
+
+    @abstractmethod
+    def _find_region(self) -> Region | None: ...
+
+    def moves(self, among: Collection[int]) -> Iterable[tuple[int, JsonCursor]]:
+        """Those of some bytes that may, each with the cursor after it."""
+        return self._stepped(among, among)
 
     def at(self, places: tuple[Any, ...], pending: bytes = b"") -> TextCursor:
         """The cursor at other places of the same string."""
@@ -215,9 +233,22 @@ class StringCursor(TextCursor):
         """Whether finitely many contents can follow."""
         return all(string.is_finite(state) for string, state, _, _ in self.places)
 
-    def region(self) -> Region | None:
-        """The plain bytes of the content."""
-        return None if self.pending else self.machine.regions.of_string(self)
+    def run(self) -> Run | None:
+        """What is left of a content that there is no other way to go on with."""
+        if self.pending or len(self.places) != 1:
+            return None
+        string, state, _, level = self.places[0]
+        text = string.forced(state)
+
+        def behind(count: int) -> JsonCursor:
+            if text[count - 1 : count] == b'"':
+                return self.machine.cursor(After, self.layout, level)
+            return self.at(((string, string.dfa.run(text[:count], state), 0, level),))
+
+        return Run(text, behind) if text else None
+
+    def _find_region(self) -> Region | None:
+        return self.machine.regions.of_string(self)
 
 
 class NameCursor(TextCursor):
@@ -305,6 +336,32 @@ class NameCursor(TextCursor):
             for number, at in zip(state.classes, states, strict=True)
         )
 
-    def region(self) -> Region | None:
-        """The plain bytes of names."""
-        return None if self.pending else self.machine.regions.of_name(self)
+    def run(self) -> Run | None:
+        """The rest of the only name that can come, and the colon."""
+        if self.pending or len(self.places) != 1:
+            return None
+        state, around, tree, states, _ = self.places[0]
+        if tree is None or any(at >= 0 for at in states):
+            return None
+        below = tree.below & state.choices
+        if below & (below - 1):
+            return None
+        machine, number = state.machine, below.bit_length() - 1
+        rest = machine.names[number][tree.depth :]
+        plain = forced_part(rest)
+        is_whole = len(plain) == len(rest)
+
+        def behind(count: int) -> JsonCursor:
+            place = tree
+            for byte in plain[:count]:
+                place = place.children[byte]
+            cursor: JsonCursor = self.at(((state, around, place, states, b""),))
+            for byte in _BEHIND_NAME[: max(count - len(plain), 0)]:
+                cursor = cursor.step(byte)  # type: ignore[assignment]
+            return cursor
+
+        text = plain + _BEHIND_NAME if is_whole else plain
+        return Run(text, behind) if text else None
+
+    def _find_region(self) -> Region | None:
+        return self.machine.regions.of_name(self)

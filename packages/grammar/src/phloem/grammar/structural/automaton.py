@@ -7,7 +7,7 @@ cursor is a set of threads; nearly always of one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from phloem.grammar.automaton import UNSPELLABLE, Automaton, Region, TokenCost
 from phloem.grammar.constraint import Constraint
@@ -131,6 +131,17 @@ class TagCursor:
     def first_bytes(self) -> bytes:
         """The bytes that may come next."""
         return bytes(sorted({byte for thread in self.threads for byte in thread.first_bytes()}))
+
+    def moves(self, among: Collection[int]) -> Iterator[tuple[int, TagCursor]]:
+        """Those of some bytes that may, each with the position after it."""
+        for byte in self.first_bytes():
+            after = self.step(byte) if byte in among else None
+            if after is not None:
+                yield byte, after
+
+    def run(self) -> None:
+        """None: literals are short."""
+        return None
 
     def region(self) -> Region | None:
         """That of the only thread, if it has one."""
