@@ -63,6 +63,17 @@ def test_operations_on_two_languages_are_those_on_their_sets(left, right):
     assert short_texts(left.intersect(right)) == one & two
     assert short_texts(left.difference(right)) == one - two
     assert short_texts(left.concat(right)) == joined(one, two)
+    assert left.meets(right) == (not left.intersect(right).is_empty)
+
+
+@settings(deadline=None, max_examples=100)
+@given(dfas(), dfas())
+def test_large_languages_are_combined_to_the_same_as_small_ones(left, right):
+    small = [left.union(right), left.intersect(right), left.difference(right), left.meets(right)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("phloem.grammar.dfa.core._FEW_PAIRS", -1)
+        large = [left.union(right), left.intersect(right), left.difference(right)]
+        assert small == [*large, left.meets(right)]
 
 
 @settings(deadline=None, max_examples=100)

@@ -30,11 +30,12 @@ class _Nodes:
         """By node: the next one by byte, in ascending order; node 0 is the end of longest texts."""
         self._ends = [True]
         self._known: dict[tuple[bool, bytes, tuple[int, ...]], int] = {}
-        self._known_links: dict[tuple[bytes, int], int] = {}
+        self._links: dict[int, int] = {}
+        """Those of one edge at which nothing ends: by the target times 256 and the byte."""
         budget.check(1)
 
     def of(self, edges: dict[int, int], ends: bool) -> int:
-        """The node of some edges; it keeps the dictionary."""
+        """The node of some edges, two at least unless it ends; it keeps the dictionary."""
         if not edges:
             return 0
         key = (ends, bytes(edges), tuple(edges.values()))
@@ -43,15 +44,16 @@ class _Nodes:
             node = self._known[key] = self._new(edges, ends)
         return node
 
-    def behind(self, text: bytes, node: int) -> int:
+    def before(self, text: bytes, node: int) -> int:
         """The node from which a text leads to another one, and nothing else anywhere."""
-        key = (text, node)
-        found = self._known_links.get(key)
-        if found is None:
-            for byte in reversed(text):
-                node = self.of({byte: node}, False)
-            found = self._known_links[key] = node
-        return found
+        links = self._links
+        for byte in reversed(text):
+            key = node << 8 | byte
+            found = links.get(key)
+            if found is None:
+                found = links[key] = self._new({byte: node}, False)
+            node = found
+        return node
 
     def _new(self, edges: dict[int, int], ends: bool) -> int:
         node = len(self._edges)
@@ -92,6 +94,9 @@ def _root(texts: list[bytes], nodes: _Nodes) -> int:
         before = text
     _close(open_nodes, 0, before, nodes)
     _, edges, ends = open_nodes[0]
+    if len(edges) == 1 and not ends:  # as all texts begin alike, the root is none of a choice
+        ((byte, node),) = edges.items()
+        return nodes.before(bytes([byte]), node)
     return nodes.of(edges, ends)
 
 
@@ -107,7 +112,7 @@ def _close(
             open_nodes.append((depth, {}, False))
         node = nodes.of(edges, ends)
         if end > begin + 1:
-            node = nodes.behind(text[begin + 1 : end], node)
+            node = nodes.before(text[begin + 1 : end], node)
         open_nodes[-1][1][text[begin]] = node
 
 
@@ -123,13 +128,14 @@ def _shared(one: bytes, two: bytes) -> int:
 
 def _with_classes(columns: dict[int, list[int]], accepting: list[bool]) -> Plain:
     """From the edges of each byte: sources and targets by turns, sources ascending."""
-    unused = [byte for byte in range(256) if byte not in columns]
+    unused = next(byte for byte in range(257) if byte not in columns)
     signatures: dict[tuple[int, ...], int] = {}
     by_byte = {
         byte: signatures.setdefault(tuple(columns.get(byte, ())), len(signatures))
-        for byte in sorted((*columns, *unused[:1]))
+        for byte in sorted((*columns, unused))
+        if byte < 256
     }
-    classes = bytearray([by_byte[unused[0]] if unused else 0]) * 256
+    classes = bytearray([by_byte.get(unused, 0)]) * 256
     for byte in columns:
         classes[byte] = by_byte[byte]
     rows: Rows = [[-1] * len(signatures) for _ in accepting]

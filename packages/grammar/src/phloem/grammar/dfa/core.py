@@ -16,7 +16,8 @@ from phloem.grammar.dfa import acyclic, literals, product, subsets
 from phloem.grammar.dfa.budget import Budget
 from phloem.grammar.dfa.minimize import EMPTY, minimal
 from phloem.grammar.dfa.minimize_small import sources_of_rows
-from phloem.grammar.dfa.plain import Plain, content, table_of
+from phloem.grammar.dfa.plain import Plain, content, plain_of, table_of
+from phloem.grammar.dfa.product_small import small_meet, small_product
 from phloem.grammar.dfa.serial import packed, unpacked
 from phloem.grammar.dfa.table import (
     Bools,
@@ -63,6 +64,11 @@ class Dfa:
             array.setflags(write=False)
         return table
 
+    @cached_property
+    def _plain(self) -> Plain:
+        form = self._form
+        return form if isinstance(form, Plain) else plain_of(form)
+
     # Languages to begin with.
 
     @classmethod
@@ -103,7 +109,7 @@ class Dfa:
 
         The edges of a state may not overlap.
         """
-        return cls(literals.of_edges(edges, np.array(accepting, bool)), budget)
+        return cls(literals.of_edges(edges, list(accepting)), budget)
 
     # The algebra.
 
@@ -111,19 +117,32 @@ class Dfa:
         """Texts of either."""
         if self.is_empty or other.is_empty:
             return other if self.is_empty else self
-        return Dfa(product.product(self.table, other.table, product.UNION, budget), budget)
+        return self._combined(other, product.UNION, budget)
 
     def intersect(self, other: Dfa, budget: Budget = _DEFAULT) -> Dfa:
         """Texts of both."""
         if self.is_empty or other.is_empty:
             return Dfa.empty()
-        return Dfa(product.product(self.table, other.table, product.INTERSECTION, budget), budget)
+        return self._combined(other, product.INTERSECTION, budget)
+
+    def meets(self, other: Dfa, budget: Budget = _DEFAULT) -> bool:
+        """Whether there is a text of both: `intersect`, as far as it takes to know that."""
+        if self.is_empty or other.is_empty:
+            return False
+        if self.states * other.states <= _FEW_PAIRS:
+            return small_meet(self._plain, other._plain, budget)
+        return not self.intersect(other, budget).is_empty
 
     def difference(self, other: Dfa, budget: Budget = _DEFAULT) -> Dfa:
         """Texts of this one that are not texts of the other."""
         if self.is_empty or other.is_empty:
             return self
-        return Dfa(product.product(self.table, other.table, product.DIFFERENCE, budget), budget)
+        return self._combined(other, product.DIFFERENCE, budget)
+
+    def _combined(self, other: Dfa, combination: product.Combination, budget: Budget) -> Dfa:
+        if self.states * other.states <= _FEW_PAIRS:
+            return Dfa(small_product(self._plain, other._plain, combination, budget), budget)
+        return Dfa(product.product(self.table, other.table, combination, budget), budget)
 
     def complement(self, budget: Budget = _DEFAULT) -> Dfa:
         """Well-formed UTF-8 that is no text of this one."""
@@ -133,7 +152,7 @@ class Dfa:
         """A text of this one, then one of the other."""
         if self.is_empty or other.is_empty:
             return Dfa.empty()
-        return Dfa(subsets.concatenation(self.table, other.table, budget), budget)
+        return Dfa(subsets.concatenation(self._plain, other._plain, budget), budget)
 
     def repeat(self, fewest: int, most: int | None, budget: Budget = _DEFAULT) -> Dfa:
         """`fewest` to `most` texts of this one, one behind the other; None: any number more."""
@@ -141,7 +160,7 @@ class Dfa:
             return Dfa.empty()
         if self.is_empty or most == 0:
             return Dfa.literal(b"") if fewest == 0 else Dfa.empty()
-        return Dfa(subsets.repetition(self.table, fewest, most, budget), budget)
+        return Dfa(subsets.repetition(self._plain, fewest, most, budget), budget)
 
     def without_bytes(self, left_out: bytes, budget: Budget = _DEFAULT) -> Dfa:
         """The texts that contain none of some bytes."""
@@ -358,6 +377,8 @@ class _RowsByBlock(dict[int, list[int]]):
 
 
 _BLOCK = 512
+_FEW_PAIRS = 1 << 13
+"""So few pairs of states are combined faster without arrays."""
 
 
 def _deserialized(data: bytes) -> Dfa:

@@ -1,12 +1,14 @@
-"""Tables from edges over ranges of bytes, and of texts by their length."""
+"""Automata from edges over ranges of bytes, and of texts by their length."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 
 from phloem.grammar.dfa.budget import Budget
+from phloem.grammar.dfa.plain import Plain
 from phloem.grammar.dfa.table import Table
 
 # Well-formed UTF-8 (Unicode 15, table 3-7): from state 0, which is between characters, the bytes
@@ -32,13 +34,20 @@ _UTF8 = (
 _WITHIN = 8
 
 
-def of_edges(
-    edges: Iterable[tuple[int, int, int, int]],
-    accepting: np.ndarray[tuple[int], np.dtype[np.bool_]],
-) -> Table:
-    """A table from edges (source, first byte, last byte, target) that do not overlap."""
-    sources, firsts, lasts, targets = np.array(list(edges), np.int32).reshape(-1, 4).T
-    return of_edge_arrays(sources, firsts, lasts, targets, accepting)
+def of_edges(edges: Iterable[tuple[int, int, int, int]], accepting: list[bool]) -> Plain:
+    """An automaton from edges (source, first byte, last byte, target) that do not overlap."""
+    edges = list(edges)
+    cuts = sorted({0, 256, *[edge[1] for edge in edges], *[edge[2] + 1 for edge in edges]})
+    places = {cut: place for place, cut in enumerate(cuts)}
+    dead = [-1] * (len(cuts) - 1)
+    rows = [dead.copy() for _ in accepting]
+    for source, first, last, target in edges:
+        begin, end = places[first], places[last + 1]
+        rows[source][begin:end] = [target] * (end - begin)
+    classes = b"".join(
+        bytes([place]) * (end - begin) for place, (begin, end) in enumerate(pairwise(cuts))
+    )
+    return Plain(rows, accepting, classes)
 
 
 def of_edge_arrays(
@@ -48,7 +57,7 @@ def of_edge_arrays(
     targets: np.ndarray[tuple[int], np.dtype[np.int32]],
     accepting: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> Table:
-    """The same from one array per column: all [edges], int32."""
+    """The same in arrays, from one array per column: all [edges], int32."""
     bounds = np.zeros(257, bool)
     bounds[firsts] = True
     bounds[lasts + 1] = True

@@ -48,11 +48,18 @@ def content(plain: Plain) -> bytes:
     return b"".join((rows.tobytes(), bytes(plain.accepting), plain.classes))
 
 
-def numbered(rows: Rows, accepting: list[bool], columns: list[int], classes: list[int]) -> Plain:
-    """An automaton whose states are in order, with columns that are equal made one.
+def joined_classes(left: bytes, right: bytes) -> tuple[list[tuple[int, int]], bytes]:
+    """Classes of bytes that both agree on, each as those of the two; and the class of each byte."""
+    by_byte = list(zip(left, right, strict=True))
+    pairs = list(dict.fromkeys(by_byte))
+    numbers = {pair: number for number, pair in enumerate(pairs)}
+    return pairs, bytes(map(numbers.__getitem__, by_byte))
 
-    `columns` are those of the rows' `classes`, in the order in which bytes meet them: of them, the
-    rows hold the first, the second and so on.
+
+def numbered(rows: Rows, accepting: list[bool], columns: list[int], classes: list[int]) -> Plain:
+    """The canonical automaton of rows whose states are in order: equal columns become one.
+
+    `columns` are the classes of the rows' columns, in the order in which `classes` meets them.
     """
     merged: dict[tuple[int, ...], int] = {}
     by_column = {

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from phloem.grammar.dfa.budget import Budget
-from phloem.grammar.dfa.table import Bools, Ints, Table
+from phloem.grammar.dfa.table import Ints, Table
+
+_Truth: TypeAlias = Any
+"""Bools, or one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
     """What a combination of two languages keeps."""
 
-    lives: Callable[[Bools, Bools], Bools]
+    lives: Callable[[_Truth, _Truth], _Truth]
     """Whether anything can come of a pair of states, by whether each is alive."""
-    accepts: Callable[[Bools, Bools], Bools]
+    accepts: Callable[[_Truth, _Truth], _Truth]
+    """Whether a pair of states accepts, by whether each does."""
 
 
-UNION = Combination(np.logical_or, np.logical_or)
-INTERSECTION = Combination(np.logical_and, np.logical_and)
-DIFFERENCE = Combination(lambda one, two: one, lambda one, two: one & ~two)
+UNION = Combination(operator.or_, operator.or_)
+INTERSECTION = Combination(operator.and_, operator.and_)
+DIFFERENCE = Combination(lambda one, two: one, operator.gt)
 
 
 def product(left: Table, right: Table, combination: Combination, budget: Budget) -> Table:

@@ -103,8 +103,10 @@ def _any_number(notation: Notation) -> Dfa:
 
 @lru_cache(maxsize=1024)
 def _of_set(notation: Notation, numbers: Dfa) -> Dfa:
-    finite = numbers.intersect(_language(_PLAIN)).is_finite
-    whole = numbers.intersect(_language(_PROPER)).is_empty
+    whole = not numbers.meets(_language(_PROPER))
+    # Of nothing but integers and the schema's long numbers does it matter how many there are.
+    asked = whole or bool(notation.long)
+    finite = asked and numbers.intersect(_language(_PLAIN)).is_finite
     texts = _integers(notation, finite) if whole else _numbers(notation, finite)
     try:
         return numbers.intersect(texts, Budget(_MOST_STATES))
