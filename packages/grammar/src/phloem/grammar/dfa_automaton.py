@@ -66,7 +66,7 @@ class DfaCursor:
     def __init__(self, automaton: DfaAutomaton, state: int) -> None:
         self._automaton = automaton
         self._state = state
-        self.complete = bool(automaton.dfa.accepting[state])
+        self.complete = automaton.dfa.may_end(state)
 
     def step(self, byte: int) -> DfaCursor | None:
         """The cursor after one more byte."""

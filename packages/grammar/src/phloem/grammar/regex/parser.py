@@ -65,24 +65,22 @@ def read(pattern: str, dialect: Dialect) -> tuple[Node, CharSet]:
     return node, parser.word
 
 
-_SIMPLE_CLASS = re.compile(r"\[\^?(?:0-9|a-z|A-Z|a-f|A-F|[^]^\\-]){1,40}\]")
+_SIMPLE_CLASS = re.compile(r"\[\^?(?:[^]^\\-](?:-[^]^\\-])?){1,40}\]")
 """Brackets in which nothing means different things in different places."""
 
 
 @lru_cache(maxsize=512)
-def _simple_class(text: str) -> CharSet:
-    """The set of brackets like that. The same few are all over the patterns of this world."""
+def _simple_class(text: str) -> CharSet | None:
+    """The set of such brackets; the same few are in most patterns. None: a range is malformed."""
     begin = 2 if text[1] == "^" else 1
-    inside = text[begin:-1]
+    at, end = begin, len(text) - 1
     ranges = []
-    at = 0
-    while at < len(inside):
-        if inside[at + 1 : at + 2] == "-":
-            ranges.append((ord(inside[at]), ord(inside[at + 2])))
-            at += 3
-        else:
-            ranges.append((ord(inside[at]), ord(inside[at])))
-            at += 1
+    while at < end:
+        last = at + 2 if text[at + 1] == "-" else at
+        ranges.append((ord(text[at]), ord(text[last])))
+        at = last + 1
+    if any(first > last for first, last in ranges):
+        return None
     chars = union(ranges)
     return complement(chars) if begin == 2 else chars
 
@@ -118,13 +116,22 @@ class _Parser:
         return options[0] if len(options) == 1 else Alternatives(tuple(options))
 
     def _sequence(self, flags: Flags, depth: int) -> Node:
-        items = []
+        items: list[Node] = []
         scanner = self._scanner
         pattern, length = scanner.pattern, len(scanner.pattern)
-        while scanner.at < length and pattern[scanner.at] not in "|)":
-            if flags.verbose and self._skip_blank():
+        literal = not (flags.verbose or flags.ignore_case)
+        while scanner.at < length:
+            char = pattern[scanner.at]
+            item: Node | None
+            if literal and char not in _SPECIAL:
+                scanner.at += 1
+                item = Chars(((ord(char), ord(char)),))
+            elif char in "|)":
+                break
+            elif flags.verbose and self._skip_blank():
                 continue
-            item = self._item(flags, depth)
+            else:
+                item = self._item(flags, depth)
             if item is not None:
                 items.append(self._repeated(item, flags))
         return items[0] if len(items) == 1 else Sequence(tuple(items))
@@ -306,9 +313,10 @@ class _Parser:
         scanner = self._scanner
         at = scanner.at - 1
         simple = _SIMPLE_CLASS.match(scanner.pattern, at) if not flags.ignore_case else None
-        if simple is not None:
+        known = _simple_class(simple[0]) if simple is not None else None
+        if simple is not None and known is not None:
             scanner.at = simple.end()
-            return _simple_class(simple[0])
+            return known
         negated = scanner.take("^")
         ranges: list[tuple[int, int]] = []
         classes: list[tuple[int, int]] = []
@@ -354,6 +362,8 @@ class _Parser:
 _LONGEST_COUNT = 4000
 _COUNTS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _QUANTIFIERS = ("*", "+", "?", "{")
+_SPECIAL = frozenset("()[\\^$.|*+?{")
+"""What may mean something else than itself outside of brackets."""
 _UNSUPPORTED_GROUPS = {
     "=": "lookahead",
     "!": "lookahead",

@@ -34,10 +34,11 @@ class Scanner:
         Raises:
             GrammarError: at the end.
         """
-        if self.done:
+        at = self.at
+        if at >= len(self.pattern):
             raise self.error("the pattern ends too early")
-        self.at += 1
-        return self.pattern[self.at - 1]
+        self.at = at + 1
+        return self.pattern[at]
 
     def digits(self, alphabet: str, most: int) -> str:
         """Go past up to `most` characters of an alphabet."""
