@@ -9,19 +9,23 @@ import numpy.typing as npt
 from phloem.grammar.dfa.table import Ints
 
 
-def row_of(tokens: Ints | list[int], words: int) -> npt.NDArray[np.int32]:
-    """Some tokens as one row of a mask: int32 [words]."""
+def row_of(
+    tokens: Ints | list[int], words: int, base: npt.NDArray[np.int32] | None = None
+) -> npt.NDArray[np.int32]:
+    """Some tokens, and those of another row, as one row of a mask: int32 [words]."""
     if isinstance(tokens, list) and len(tokens) <= _FEW:
-        row = bytearray(4 * words)
+        row = bytearray(4 * words) if base is None else bytearray(base.astype("<i4", copy=False))
         for token in tokens:
             row[token >> 3] |= 1 << (token & 7)
         return np.frombuffer(row, "<i4").astype(np.int32, copy=False)
+    if base is not None:
+        return base | row_of(tokens, words)
     bits = np.zeros(words * 32, bool)
     bits[tokens] = True
     return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32, copy=False)
 
 
-_FEW = 64
+_FEW = 128
 """So few tokens are written faster one by one."""
 
 
@@ -52,6 +56,8 @@ class MaskRows:
         key = row.tobytes()
         number = self._numbers.setdefault(key, len(self._numbers))
         if number == len(self.array):
-            self.array = np.concatenate([self.array, np.zeros_like(self.array)])
+            larger = np.empty((2 * number, self._words), np.int32)
+            larger[:number] = self.array
+            self.array = larger
         self.array[number] = row
         return number

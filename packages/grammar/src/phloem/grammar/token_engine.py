@@ -223,8 +223,8 @@ class TokenEngine:
             listed += outline.tokens
             if outline.bits is not None:
                 rows.append(outline.bits)
-        row = row_of(listed, self._words)
-        for other in rows:
+        row = row_of(listed, self._words, rows[0] if rows else None)
+        for other in rows[1:]:
             row |= other
         return row
 

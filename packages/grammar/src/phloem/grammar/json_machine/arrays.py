@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from weakref import WeakValueDictionary
 
 from phloem.grammar.errors import ConstraintTooComplex
@@ -80,7 +81,7 @@ class ArrayMachine:
         """The index and the open demands of an empty array."""
         return 0, self._all
 
-    @property
+    @cached_property
     def start(self) -> ArrayState:
         """The state of an empty array."""
         return self.state(*self.first)

@@ -134,6 +134,23 @@ class After(JsonCursor):
             firsts.append(COMMA)
         return sorted(firsts)
 
+    def moves(self, among: Collection[int]) -> Iterable[tuple[int, JsonCursor]]:
+        """Those, each with the cursor after it."""
+        machine, layout, level = self.machine, self.layout, self.level
+        found: list[tuple[int, JsonCursor]] = []
+        if not level.depth:
+            return found
+        around, growing = machine.levels.after(level), machine.levels.growing(level)
+        if around is not None:
+            found.append((CLOSING[level.kind], machine.cursor(After, layout, around)))
+            if not machine.is_compact:
+                found.append((SPACE, machine.cursor(Close, layout, level)))
+                found.append((NEWLINE, machine.cursor(Indent, layout, level, True, 0, 0)))
+        if growing is not None:
+            member = machine.cursor(Member, layout, growing, not machine.is_compact, False)
+            found.append((COMMA, member))
+        return found
+
 
 class Close(JsonCursor):
     """Behind the blanks at the end of a container."""

@@ -83,6 +83,8 @@ class Levels:
 
     def growing(self, level: Level) -> Level | None:
         """The entries of a level to which something may be added; None if there are none."""
+        if len(level.entries) == 1:
+            return level if level.entries[0][0].can_grow else None
         if all(state.can_grow for state, _ in level.entries):
             return level
         if level._growing is False:

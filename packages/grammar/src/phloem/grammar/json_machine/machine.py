@@ -164,6 +164,8 @@ class JsonMachine:
             node = self.nodes[number]
             machines = node.arrays if kind == "array" else node.objects
             entries += [(machine.start, level) for machine in machines]
+        if len(entries) == 1:
+            return self.levels.single(kind, *entries[0])
         return self.levels.of(kind, entries)
 
     def value(self, layout: Layout, candidates: Candidates) -> Value:

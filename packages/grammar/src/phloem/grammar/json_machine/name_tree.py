@@ -19,6 +19,13 @@ class NameTree:
         self.ends = -1
         """The name that is spelled here, or -1."""
 
+    def below_path(self, path: bytes) -> NameTree:
+        """The place behind some bytes that lead to one."""
+        place = self
+        for byte in path:
+            place = place.children[byte]
+        return place
+
     @classmethod
     def of(cls, names: Iterable[bytes]) -> NameTree:
         """The root of a tree of distinct names."""

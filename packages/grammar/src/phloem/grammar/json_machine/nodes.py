@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from phloem.grammar.dfa import Dfa
 from phloem.grammar.errors import ConstraintTooComplex
@@ -26,6 +26,18 @@ class NumberMachine:
     def __init__(self, dfa: Dfa) -> None:
         self.dfa = dfa
         self.paths = Paths(dfa)
+        self._moves: dict[int, list[tuple[int, bytes]]] = {}
+
+    def moves(self, state: int) -> list[tuple[int, bytes]]:
+        """The states after one more character, each with the characters that lead there."""
+        known = self._moves.get(state)
+        if known is None:
+            by_target: dict[int, list[int]] = {}
+            for byte in self.dfa.first_bytes(state):
+                by_target.setdefault(self.dfa.step(state, byte), []).append(byte)
+            known = [(target, bytes(firsts)) for target, firsts in by_target.items()]
+            self._moves[state] = known
+        return known
 
 
 class StringMachine:
@@ -110,6 +122,11 @@ class StringMachine:
         return head + FILLER * filler, state, count + filler
 
 
+_number_machine = lru_cache(maxsize=64)(NumberMachine)
+_string_machine = lru_cache(maxsize=64)(StringMachine)
+"""Many schemas have the same ones; what was found out about them is kept with them."""
+
+
 class NodeMachine:
     """One node."""
 
@@ -118,8 +135,8 @@ class NodeMachine:
         words = [b"null"] if node.null else []
         words += [b"true" if value else b"false" for value in sorted(node.booleans)]
         self.words = {word[0]: word for word in words}
-        self.number = None if node.numbers is None else NumberMachine(node.numbers)
-        self.strings = tuple(StringMachine(shape) for shape in node.strings)
+        self.number = None if node.numbers is None else _number_machine(node.numbers)
+        self.strings = tuple(map(_string_machine, node.strings))
         arrays = (ArrayMachine(shape, weights) for shape in node.arrays)
         self.arrays = tuple(array for array in arrays if array.is_live(*array.first))
         objects = (ObjectMachine(shape, weights, is_free) for shape in node.objects)

@@ -125,7 +125,7 @@ class ObjectMachine:
         self._shortest: dict[tuple[int, int], ShortestTexts] = {}
         self._states: WeakValueDictionary[tuple[object, ...], ObjectState] = WeakValueDictionary()
 
-    @property
+    @cached_property
     def start(self) -> ObjectState:
         """The state of an empty object."""
         return self._state(self._declared, 0, frozenset(), (1 << self.shape.demands) - 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,7 @@ _LEAVING_WINDOW = _ENDS + bytes(byte for byte in PLAIN if byte & 0xC0 != 0x80)
 _MOST_BLANKS = 1024
 _TAB_CLASS, _SPACE_CLASS = 1, 2
 _PLAIN_SET = frozenset(PLAIN)
+_NOT_PLAIN = 256 - len(_PLAIN_SET)
 _PLAIN = np.zeros(256, bool)
 _PLAIN[list(PLAIN)] = True
 
@@ -166,11 +167,11 @@ class Regions:
     def _joint(self, dfas: tuple[Dfa, ...], at: tuple[int, ...]) -> tuple[Joint, int] | None:
         """The joint DFA of some, and its state; None if it is too large."""
         for start in ((0,) * len(dfas), at):
-            if (dfas, start) not in self._joints:
+            joint: Joint | Literal[False] | None = self._joints.get((dfas, start), False)
+            if joint is False:
                 if len(self._joints) >= _MOST_KNOWN:
                     del self._joints[next(iter(self._joints))]
-                self._joints[dfas, start] = _joint(dfas, start)
-            joint = self._joints[dfas, start]
+                joint = self._joints[dfas, start] = _joint(dfas, start)
             if joint is not None and at in joint.states:
                 return joint, joint.states[at]
         return None
@@ -212,8 +213,7 @@ def _told_apart(places: tuple[NamePlace, ...]) -> set[int]:
 def _joint(dfas: tuple[Dfa, ...], start: tuple[int, ...]) -> Joint | None:
     """From a state of each; None if it is too large."""
     if len(dfas) == 1:
-        parts: list[tuple[int, ...]] = [(state,) for state in range(dfas[0].states)]
-        return Joint(_plain_part(dfas[0]), parts, {part: part[0] for part in parts})
+        return _joint_of_one(dfas[0])
     columns = np.stack([dfa.table.classes for dfa in dfas])
     firsts, classes = np.unique(columns, axis=1, return_index=True, return_inverse=True)[1:]
     rows = [
@@ -247,8 +247,9 @@ def _joint(dfas: tuple[Dfa, ...], start: tuple[int, ...]) -> Joint | None:
 
 
 @lru_cache(maxsize=64)
-def _plain_part(dfa: Dfa) -> Dfa:
-    return _plain(dfa.table)
+def _joint_of_one(dfa: Dfa) -> Joint:
+    parts: list[tuple[int, ...]] = [(state,) for state in range(dfa.states)]
+    return Joint(_plain(dfa.table), parts, {part: part[0] for part in parts})
 
 
 def _plain(table: Table) -> Dfa:
@@ -284,4 +285,6 @@ def _unchanged(rows: Ints, classes: Bytes) -> Dfa:
 
 
 def _is_wide(content: Set[int]) -> bool:
+    if len(content) > _NARROW + _NOT_PLAIN:
+        return True
     return len(content) > _NARROW and len(_PLAIN_SET & content) > _NARROW

@@ -47,6 +47,7 @@ _PLAIN = frozenset(PLAIN)
 _BEGINS = frozenset(range(0x80)) | frozenset(range(0xC2, 0xF5))
 _UNICODE = frozenset(byte for byte in _BEGINS if any(a <= byte <= z for a, z in UNSPELLED))
 _TIDY = _UNICODE | frozenset(NEEDED_ESCAPES)
+_IN_ESCAPE = HEX_DIGITS + b"\\u"
 _BEHIND_NAME = bytes((QUOTE, COLON))
 _AFTER_BACKSLASH = bytes(sorted((*SHORT_ESCAPES, ord("u"))))
 
@@ -96,7 +97,7 @@ class TextCursor(JsonCursor):
     def first_bytes(self) -> Iterable[int]:
         """Of content and escapes, and the closing quote."""
         if self.pending:
-            candidates = _AFTER_BACKSLASH if self.pending == b"\\" else HEX_DIGITS + b"\\u"
+            candidates = _AFTER_BACKSLASH if self.pending == b"\\" else _IN_ESCAPE
             return sorted(byte for byte in candidates if self._escape(byte) is not None)
         firsts = set(self.content_bytes(self.places) & _PLAIN)
         if self.closed() is not None:
@@ -116,7 +117,11 @@ class TextCursor(JsonCursor):
 
     def moves(self, among: Collection[int]) -> Iterable[tuple[int, JsonCursor]]:
         """Those of some bytes that may, each with the cursor after it."""
-        return self._stepped(among, among)
+        if self.pending:
+            return self._stepped(_AFTER_BACKSLASH if len(self.pending) == 1 else _IN_ESCAPE, among)
+        content = self.content_bytes(self.places)
+        few = {*content, QUOTE, BACKSLASH} if len(content) < len(among) else among
+        return self._stepped(few, among)
 
     def at(self, places: tuple[Any, ...], pending: bytes = b"") -> TextCursor:
         """The cursor at other places of the same string."""
@@ -338,30 +343,37 @@ class NameCursor(TextCursor):
 
     def run(self) -> Run | None:
         """The rest of the only name that can come, and the colon."""
-        if self.pending or len(self.places) != 1:
+        rest = None if self.pending else self._only_rest()
+        if rest is None:
             return None
-        state, around, tree, states, _ = self.places[0]
-        if tree is None or any(at >= 0 for at in states):
-            return None
-        below = tree.below & state.choices
-        if below & (below - 1):
-            return None
-        machine, number = state.machine, below.bit_length() - 1
-        rest = machine.names[number][tree.depth :]
         plain = forced_part(rest)
         is_whole = len(plain) == len(rest)
 
         def behind(count: int) -> JsonCursor:
-            place = tree
-            for byte in plain[:count]:
-                place = place.children[byte]
-            cursor: JsonCursor = self.at(((state, around, place, states, b""),))
+            places = [
+                (state, around, tree and tree.below_path(plain[:count]), states, b"")
+                for state, around, tree, states, _ in self.places
+            ]
+            cursor: JsonCursor = self.at(tuple(places))
             for byte in _BEHIND_NAME[: max(count - len(plain), 0)]:
                 cursor = cursor.step(byte)  # type: ignore[assignment]
             return cursor
 
         text = plain + _BEHIND_NAME if is_whole else plain
         return Run(text, behind) if text else None
+
+    def _only_rest(self) -> bytes | None:
+        """The rest of the name, if only one is possible."""
+        found: bytes | None = None
+        for state, _, tree, states, _ in self.places:
+            below = 0 if tree is None else tree.below & state.choices
+            if tree is None or below & (below - 1) or any(at >= 0 for at in states):
+                return None
+            rest = state.machine.names[below.bit_length() - 1][tree.depth :]
+            if found is not None and rest != found:
+                return None
+            found = rest
+        return found
 
     def _find_region(self) -> Region | None:
         return self.machine.regions.of_name(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from phloem.grammar.automaton import Run
@@ -80,14 +80,13 @@ class Value(JsonCursor):
         return self.machine.cursor(Word, self.layout, word[1:], level)
 
     def _number(self, byte: int) -> JsonCursor | None:
-        found: dict[tuple[NumberMachine, int], Level] = {}
+        places = []
         for node, level in self.candidates:
             number = self.machine.nodes[node].number
             state = -1 if number is None else number.dfa.step(0, byte)
             if number is not None and state >= 0:
-                found[number, state] = level
-        places = tuple((number, state, level) for (number, state), level in found.items())
-        return self.machine.cursor(Number, self.layout, places) if places else None
+                places.append((number, state, level))
+        return self.machine.cursor(Number, self.layout, tuple(places)) if places else None
 
     def first_bytes(self) -> Iterable[int]:
         """What any of the values begins with."""
@@ -172,16 +171,17 @@ class Number(JsonCursor):
 
     @classmethod
     def digits(
-        cls, machine: JsonMachine, layout: Layout, places: Iterable[NumberPlace]
+        cls, machine: JsonMachine, layout: Layout, places: Sequence[NumberPlace]
     ) -> list[tuple[int, JsonCursor]]:
         """The characters by which a number goes on, each with the cursor after it."""
-        places = tuple(places)
-        firsts: Iterable[int]
-        if len(places) == 1:
-            firsts = places[0][0].dfa.first_bytes(places[0][1])
-        else:
-            firsts = {byte for number, at, _ in places for byte in number.dfa.first_bytes(at)}
         found: list[tuple[int, JsonCursor]] = []
+        if len(places) == 1:
+            number, at, level = places[0]
+            for target, some in number.moves(at):
+                after = machine.cursor(cls, layout, ((number, target, level),))
+                found += [(byte, after) for byte in some]
+            return found
+        firsts = {byte for number, at, _ in places for byte in number.dfa.first_bytes(at)}
         known: dict[tuple[int, ...], JsonCursor] = {}
         for byte in firsts:
             targets = tuple([number.dfa.step(at, byte) for number, at, _ in places])
@@ -220,7 +220,5 @@ class Number(JsonCursor):
         """Those, the digits together."""
         found = self.digits(self.machine, self.layout, self.places)
         ended = self.ended
-        if ended is not None:
-            digits = {byte for byte, _ in found}
-            found += [pair for pair in ended.moves(among) if pair[0] not in digits]
-        return found
+        # What may come behind a number is no part of one.
+        return found if ended is None else [*found, *ended.moves(among)]
