@@ -183,6 +183,9 @@ def test_brackets_are_those_of_re(pattern, legal, illegal):
         ("a(?:[\ud800-\udfff]*|b)", "a|ab"),
         ("(?:[\ud7ff-\ue000])", "[\ud7ff\ue000]"),
         (r"(?:){2000000000}a(?:){0,2000000000}", "a"),
+        ("b(?:(?:aa)*|a(?:aa)*)|ca*", "[bc]a*"),
+        ("a(?:b|c)*|d[bc]*[b-c]*|e(?:[bc][bc])*[bc]?", "[ade][bc]*"),
+        ("[ab]*c|(?:aa*|b(?:a*b*)*)c", "[ab]*c"),
         (r"(?:a+b?){2,}", r"a+(?:b|a)?(?:a+b?)+|a+ba+b?"),
     ],
 )

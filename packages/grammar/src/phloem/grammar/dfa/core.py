@@ -377,7 +377,7 @@ class _RowsByBlock(dict[int, list[int]]):
 
 
 _BLOCK = 512
-_FEW_PAIRS = 1 << 13
+_FEW_PAIRS = 1 << 14
 """So few pairs of states are combined faster without arrays."""
 
 

@@ -12,7 +12,7 @@ from phloem.grammar.dfa.table import Bools, Ints, Longs, Table, distances, heigh
 EMPTY = Table(np.zeros((0, 1), np.int32), np.zeros(0, bool), np.zeros(256, np.uint8))
 """The empty language: no state is live, so there is none."""
 
-_SMALL = 1 << 12
+_SMALL = 1 << 14
 """So few cells of a table are minimized faster without arrays."""
 _HASHES = np.uint64(0x9E3779B97F4A7C15)
 
