@@ -132,19 +132,16 @@ class Regions:
     def of_name(self, cursor: NameCursor) -> Region | None:
         """Where a cursor is within names."""
         places, kind, layout = cursor.places, type(cursor), cursor.layout
-        if not _is_wide(cursor.content_bytes(places)):
+        if not (_has_wide_class(places) or _is_wide(cursor.content_bytes(places))):
             return None
-        open_classes = [
-            (index, number)
-            for index, (_, _, _, states, _) in enumerate(places)
-            for number, at in enumerate(states)
-            if at >= 0
-        ]
-        dfas = tuple(
-            places[index][0].machine.others[places[index][0].classes[number]][0]
-            for index, number in open_classes
-        )
-        found = self._joint(dfas, tuple(places[i][3][number] for i, number in open_classes))
+        open_classes, dfas, at = [], [], []
+        for index, (before, _, _, states, _) in enumerate(places):
+            for number, state in enumerate(states):
+                if state >= 0:
+                    open_classes.append((index, number))
+                    dfas.append(before.machine.others[before.classes[number]][0])
+                    at.append(state)
+        found = self._joint(tuple(dfas), tuple(at))
         if found is None:
             return None
         joint, state = found
@@ -175,6 +172,18 @@ class Regions:
             if joint is not None and at in joint.states:
                 return joint, joint.states[at]
         return None
+
+
+def _has_wide_class(places: tuple[NamePlace, ...]) -> bool:
+    """Whether it is clear at once that a great many bytes of content may come next."""
+    for state, _, _, states, _ in places:
+        machine = state.machine
+        for number, at in zip(state.classes, states, strict=True):
+            firsts = b"" if at < 0 else machine.others[number][0].first_bytes(at)
+            if len(firsts) > _NARROW + _NOT_PLAIN:
+                # Where names can run out, not all of them may come.
+                return not state.names or machine.paths[number].unbounded
+    return False
 
 
 def _is_special(places: tuple[NamePlace, ...]) -> bool:

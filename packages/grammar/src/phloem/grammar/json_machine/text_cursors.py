@@ -272,10 +272,12 @@ class NameCursor(TextCursor):
                     tree = None
             longer = name + bytes((byte,))
             states = tuple(
-                self._class_step(state, number, at, byte, longer)
-                for number, at in zip(state.classes, states, strict=True)
+                [
+                    self._class_step(state, number, at, byte, longer)
+                    for number, at in zip(state.classes, states, strict=True)
+                ]
             )
-            is_open = any(at >= 0 for at in states)
+            is_open = max(states, default=-1) >= 0
             if tree is not None or is_open:
                 moved.append((state, around, tree, states, longer if is_open else b""))
         return tuple(moved)
