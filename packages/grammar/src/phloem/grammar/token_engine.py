@@ -164,7 +164,7 @@ class TokenEngine:
         limit = tokens_left - 1
         if not is_complete(position):
             limit = max(limit, min(distances.values()))
-        row = self._mask(position, reach, limit)
+        row = self._near_mask(position, reach, limit)
         if not position.steered:
             position.steered = {}
         position.steered[tokens_left] = row
@@ -198,34 +198,31 @@ class TokenEngine:
         return None if cursor is None else self.at(cursor)
 
     def _learn(self, position: Position, reach: Reach) -> None:
-        position.row = self.rows.add(self._mask(position, reach))
-        self._filled.append(position)
-
-    def _mask(
-        self, position: Position, reach: Reach, most: int | None = None
-    ) -> npt.NDArray[np.int32]:
-        """The mask of the tokens behind which the end is `most` tokens away; None: of all."""
-        if most is None:
-            listed = reach.tokens()
-        else:
-            listed = []
-            for cursor, tokens in reach.cursors():
-                if self._is_near(self.at(cursor), most):
-                    listed += tokens
-        if position.cursor is not None and position.cursor.complete:
-            listed += self.vocabulary.stop_ids
-        rows = []
+        listed = self._with_stops(position, reach.tokens())
+        bases = []
         for region, branch in reach.regions:
-            if most is not None:
-                rows.append(self._near_inside(region, branch, most))
-                continue
             outline = self._sweeps.outline(region, branch)
             listed += outline.tokens
             if outline.bits is not None:
-                rows.append(outline.bits)
-        row = row_of(listed, self._words, rows[0] if rows else None)
-        for other in rows[1:]:
-            row |= other
+                bases.append(outline.bits)
+        position.row = self.rows.add(listed, bases)
+        self._filled.append(position)
+
+    def _with_stops(self, position: Position, tokens: list[int]) -> list[int]:
+        """Some tokens, and those that may end the text at a position."""
+        if position.cursor is not None and position.cursor.complete:
+            tokens += self.vocabulary.stop_ids
+        return tokens
+
+    def _near_mask(self, position: Position, reach: Reach, most: int) -> npt.NDArray[np.int32]:
+        """The mask of the tokens behind which the end is at most so many tokens away."""
+        listed: list[int] = []
+        for cursor, tokens in reach.cursors():
+            if self._is_near(self.at(cursor), most):
+                listed += tokens
+        row = row_of(self._with_stops(position, listed), self._words)
+        for region, branch in reach.regions:
+            row |= self._near_inside(region, branch, most)
         return row
 
     def _near_inside(self, region: Region, branch: Branch, most: int) -> npt.NDArray[np.int32]:
