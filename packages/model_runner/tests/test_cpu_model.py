@@ -7,15 +7,24 @@ import pytest
 import torch
 
 from phloem.kernels import available_backends, get_ops
+from phloem.kernels.cpu_backend.structs import I8, Q4, Q8
 from phloem.model_runner import load_model
 from phloem.model_runner.batch import prepare
+from phloem.model_runner.gguf_convert import convert_gguf
 from phloem.scheduler import SamplingParams
 from phloem.scheduler.ports import PromptLogprobRequest
 
 STATUS = next(b for b in available_backends() if b.name == "cpu")
 pytestmark = pytest.mark.skipif(not STATUS.usable, reason=STATUS.reason)
 
-FORMS = ["none", "int8", "int4"]
+FORMS = ["none", "int8", "int4", "gguf", "gguf q8_0", "int8 of gguf"]
+GGUF_KINDS = {
+    "gguf": ("Q4_1", ["blk.0.ffn_down.weight", "blk.1.attn_output.weight"], "Q8_0"),
+    "gguf q8_0": ("Q8_0", ["blk.0.ffn_gate.weight", "blk.0.ffn_up.weight"], "Q4_1"),
+}
+"""Of all matrices, the tied head too, and of those named."""
+VOCAB = 40
+"""Of the models in GGUF files, which is the smallest."""
 KV_DTYPES = [torch.float32, torch.bfloat16, torch.int8]
 WANTED = SamplingParams(temperature=0.0, top_logprobs=3)
 LENGTHS = (150, 97, 5, 64)
@@ -34,13 +43,41 @@ def wide(save_tiny):
 
 
 @pytest.fixture(scope="module")
-def models(wide):
+def load(wide, tmp_path_factory, write_gguf, tiny_llama):
+    """Loads the model of a form: a float one rounded, or a GGUF file's in its blocks or rotated."""
+    folders = {}
+
+    def of_gguf(form):
+        if form not in folders:
+            written = tiny_llama()
+            for weight in written.parameters():
+                if weight.ndim == 2:
+                    weight.data *= 15  # as wide as those of `save_tiny`
+            kind, others, other = GGUF_KINDS[form]
+            made = tmp_path_factory.mktemp("gguf")
+            file = write_gguf(
+                made / "tiny.gguf", written, kind=kind, kinds=dict.fromkeys(others, other)
+            )
+            folders[form] = convert_gguf(file, made / "folder", float_weights=False)
+        return folders[form]
+
+    def load_form(form, ops):
+        if "gguf" not in form:
+            return load_model(wide.folder, ops=ops, quantization=form)
+        quantization, _, file = form.partition(" of ")
+        folder = of_gguf(file or form)
+        return load_model(folder, ops=ops, quantization=quantization.split()[0])
+
+    return load_form
+
+
+@pytest.fixture(scope="module")
+def models(load):
     made = {}
 
     def model(form, threads=1):
         if (form, threads) not in made:
-            ops = get_ops("cpu", threads=threads)
-            made[form, threads] = load_model(wide.folder, ops=ops, quantization=form)
+            made[form, threads] = load(form, get_ops("cpu", threads=threads))
         return made[form, threads]
 
     return model
@@ -48,8 +85,8 @@ def models(wide):
 
 def prompts():
     rng = np.random.default_rng(3)
-    shared = rng.integers(0, 256, 130).tolist()
-    own = [rng.integers(0, 256, n).tolist() for n in LENGTHS]
+    shared = rng.integers(0, VOCAB, 130).tolist()
+    own = [rng.integers(0, VOCAB, n).tolist() for n in LENGTHS]
     own[0][:130] = shared
     own[1][:64] = shared[:64]
     return own
@@ -90,6 +127,24 @@ def alone(driver, ids, row=0):
     return numbers(result, 0) + decode(driver, [row], [ids])[0]
 
 
+@pytest.mark.parametrize(
+    ("form", "qkv", "down", "head"),
+    [
+        ("gguf", (Q4, 1), (Q8, 1), (Q4, 2)),
+        ("gguf q8_0", (Q8, 1), (Q8, 1), (Q8, 2)),
+        ("int8 of gguf", (I8, 1), (I8, 1), (I8, 1)),
+    ],
+)
+def test_a_gguf_model_computes_in_its_blocks_or_rotated(form, qkv, down, head, load, monkeypatch):
+    ops = get_ops("cpu", threads=1)
+    specs, decoder = [], ops.decoder
+    monkeypatch.setattr(ops, "decoder", lambda spec: specs.append(spec) or decoder(spec))
+    load(form, ops)
+    linears = specs[0].layers[0].qkv, specs[0].layers[0].down, specs[0].head
+    assert [(x.kind, x.struct.input_terms) for x in linears] == [qkv, down, head]
+    assert bool(specs[0].down_block) is (form == "int8 of gguf")
+
+
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
 @pytest.mark.parametrize("form", FORMS)
 def test_tokens_and_logprobs_are_the_same_bits_however_a_request_is_run(
@@ -115,10 +170,11 @@ def test_tokens_and_logprobs_are_the_same_bits_however_a_request_is_run(
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
-def test_rows_that_share_slots_get_the_same_bits_as_rows_that_do_not(kv_dtype, models, drive):
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_that_share_slots_get_the_same_bits_as_rows_that_do_not(form, kv_dtype, models, drive):
     given = prompts()
-    want = [alone(drive(models("int8"), kv_dtype=kv_dtype), ids) for ids in given[:2]]
-    driver = drive(models("int8", threads=2), kv_dtype=kv_dtype)
+    want = [alone(drive(models(form), kv_dtype=kv_dtype), ids) for ids in given[:2]]
+    driver = drive(models(form, threads=2), kv_dtype=kv_dtype)
     driver.run((0, given[0], len(given[0])), params=WANTED)
     # Row 1 has its first 64 tokens in common with row 0, and finds them; row 2 has all 130.
     driver.table[1, :64] = driver.table[0, :64]
@@ -133,8 +189,8 @@ def test_rows_that_share_slots_get_the_same_bits_as_rows_that_do_not(kv_dtype, m
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_logprobs_are_near_those_of_the_torch_reference(form, wide, models, drive):
-    reference = load_model(wide.folder, quantization=form)
+def test_logprobs_are_near_those_of_the_torch_reference(form, load, models, drive):
+    reference = load(form, get_ops("torch"))
     ids = prompts()[0]
     found, expected = (
         drive(model).run((0, ids, len(ids)), params=WANTED, asked=[asked(0, ids)])
@@ -196,8 +252,8 @@ def test_a_row_that_is_not_finite_fails_alone(models, drive):
 
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("form", FORMS)
-def test_wanted_tokens_come_out_of_the_layers_as_they_do_among_all(wide, drive, form, backend):
-    model = load_model(wide.folder, ops=get_ops(backend), quantization=form)
+def test_wanted_tokens_come_out_of_the_layers_as_they_do_among_all(load, drive, form, backend):
+    model = load(form, get_ops(backend))
     driver = drive(model)
     ids = prompts()
     parts = [(i, ids[i], len(ids[i])) for i in range(3)]
