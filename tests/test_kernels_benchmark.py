@@ -16,9 +16,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.kernels import step
 from benchmarks.kernels.__main__ import main, measure_ops
 from benchmarks.kernels.attention import attention_work, slots_of
-from benchmarks.kernels.machine import Machine, Work, parts_of
+from benchmarks.kernels.machine import Machine, Probed, Work, parts_of
+from benchmarks.kernels.peaks import Peaks
 from benchmarks.kernels.shapes import Shapes
-from benchmarks.kernels.step import StepTimes, forms_of
+from benchmarks.kernels.step import Measured, StepTimes, forms_of
+from benchmarks.kernels.tables import peaks_lines
 from benchmarks.kernels.timing import ROUNDS, best, medians
 from phloem.kernels import automatic_backend, get_ops
 from phloem.kernels.cpu_backend.linear import CpuLinear
@@ -68,6 +70,32 @@ def test_a_step_is_compared_with_the_sum_of_its_parts():
     assert times.outside_share == pytest.approx(0.05)
 
 
+def probing(*seen):
+    left = [Probed(Machine(2, read, fma, dot), cores) for read, fma, dot, cores in reversed(seen)]
+    return lambda seconds: left.pop()
+
+
+def test_probes_that_had_too_few_cores_are_made_again_and_the_best_counts():
+    peaks = Peaks(probing((9, 118, 472, 1.1), (8, 118, 940, 1.2), (7, 236, 472, 1.9)), 1e-6)
+    assert peaks.machine == Machine(2, 9, 236, 940)
+    assert peaks.complete
+    few = Peaks(probing(*[(9, 118, 472, 1.1)] * 5), 1e-6)
+    assert not few.complete
+    assert "never had more than 1.1 cores" in peaks_lines(few)[1]
+
+
+def test_what_was_measured_before_a_peak_rose_is_told_again_beside_it():
+    told = []
+    measured = Measured(12.0, 6.0, 0.6, Work(bytes=20.0, fma=200.0).times(2))
+    peaks = Peaks(probing((10, 100, 100, 2.0), (10, 101, 100, 2.0), (5, 200, 100, 2.0)), 1e-6)
+    before = peaks.machine
+    assert peaks.settled(before, [measured.beside], told.append)[0].kv == 4.0
+    assert not told
+    (after,) = peaks.settled(before, [measured.beside], told.append)
+    assert told == [after]
+    assert after == StepTimes(step=12.0, products=6.0, kv=4.0, attention=2.0, outside=0.6)
+
+
 @pytest.mark.parametrize("timed", [medians, best])
 def test_calls_are_made_in_turns(timed):
     made = []
@@ -105,7 +133,8 @@ def test_the_parts_of_a_weight_multiply_as_the_whole_does(form):
 @pytest.mark.usefixtures("native")
 def test_every_op_is_measured_on_both_backends():
     lines = []
-    found = measure_ops(Options, MACHINE, lines.append, TINY)
+    peaks = Peaks(lambda seconds: Probed(MACHINE, 1.0), 1e-6)
+    found = measure_ops(Options, peaks, lines.append, TINY)
     ops = [one["op"].split(" [")[0] for one in found]
     expected = {"rms_norm", "add_rms_norm", "silu_mul", "rotary_store_kv", "plan_attention"}
     expected |= {"argmax", "top_k 50", "top_p 0.9", "logprobs"}

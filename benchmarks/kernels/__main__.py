@@ -1,9 +1,9 @@
 """The `cpu` backend against the torch reference and against what the machine can do.
 
-First the machine's peaks are measured, then every op in turns with the reference, then the decode
-step of a whole model beside its parts. A small op costs a call from Python, which a step does not
-pay, and one whose data caches keep may read faster than memory. Times are medians; compare within
-one run, on a machine that does nothing else.
+First the machine's peaks are measured, and now and then again, then every op in turns with the
+reference, then the decode step of a whole model beside its parts. A small op costs a call from
+Python, which a step does not pay, and one whose data caches keep may read faster than memory. Times
+are medians; compare within one run, on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 
 import torch
 
 from benchmarks.kernels import tables
 from benchmarks.kernels.attention import KV_DTYPES, attention_cases
 from benchmarks.kernels.cases import Case, cases
-from benchmarks.kernels.machine import Machine, Probes
+from benchmarks.kernels.machine import Machine, Probes, Work
+from benchmarks.kernels.peaks import Peaks
 from benchmarks.kernels.shapes import QUICK, Shapes
-from benchmarks.kernels.step import Stage, StepTimes, forms_of, model_folder
+from benchmarks.kernels.step import Measured, Stage, forms_of, model_folder
 from benchmarks.kernels.timing import medians
 from benchmarks.peers.machine import cpu_model
 from benchmarks.report import Figures
@@ -52,69 +54,93 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures: Figures = {"isa": library.isa, "machine": [], "ops": [], "steps": []}
     for threads in options.threads:
         probes = Probes(library, threads)
-        machine = probes.machine(options.seconds or _PROBE_S)
-        say("\n" + tables.machine_line(machine))
-        figures["machine"].append(asdict(machine))
+        peaks = _peaks(probes, options, say)
         if "ops" in options.only:
             with _torch_threads(threads):
-                figures["ops"] += measure_ops(options, machine, say)
-    if "steps" in options.only:
-        with _torch_threads(1):  # as the server runs a model on this backend
-            figures["steps"] = measure_steps(options, probes, machine, say)
+                figures["ops"] += measure_ops(options, peaks, say)
+        if "steps" in options.only and threads == options.threads[-1]:
+            with _torch_threads(1):  # as the server runs a model on this backend
+                figures["steps"] = measure_steps(options, probes, peaks, say)
+        figures["machine"].append({**asdict(peaks.machine), "cores": peaks.cores})
     print(json.dumps(figures))
 
 
+def _peaks(probes: Probes, options: argparse.Namespace, say: Say) -> Peaks:
+    peaks = Peaks(probes.machine, options.seconds or _PROBE_S)
+    say("\n" + "\n".join(tables.peaks_lines(peaks)))
+    return peaks
+
+
 def measure_ops(
-    options: argparse.Namespace, machine: Machine, say: Say, shapes: Shapes | None = None
+    options: argparse.Namespace, peaks: Peaks, say: Say, shapes: Shapes | None = None
 ) -> list[Figures]:
     """Every op in turns with the reference: seconds, their ratio, the share of the roof."""
     shapes = shapes or (QUICK if options.quick else Shapes())
     seconds = options.seconds or (0.02 if options.quick else 0.05)
-    ops = get_ops("cpu", threads=machine.threads), get_ops("torch")
+    before = peaks.machine
+    ops = get_ops("cpu", threads=before.threads), get_ops("torch")
     say("\n" + tables.OPS_HEAD)
     found = []
     with torch.inference_mode():
         for case in itertools.chain(cases(shapes), attention_cases(shapes)):
-            found.append(_measure_op(case, ops, machine, seconds))
-            say(tables.op_line(found[-1]))
-    return found
+            found.append(_measure_op(case, ops, seconds))
+            say(tables.op_line(found[-1](peaks.now())))
+    return peaks.settled(before, found, _telling(peaks, tables.op_line, say))
 
 
-def _measure_op(case: Case, ops: tuple[Ops, Ops], machine: Machine, seconds: float) -> Figures:
-    ours, reference = medians([case.make(one) for one in ops], seconds)
+def _measure_op(case: Case, ops: tuple[Ops, Ops], seconds: float) -> Callable[[Machine], Figures]:
+    times = medians([case.make(one) for one in ops], seconds)
+    return partial(_op_figures, case.name, case.work, *times)
+
+
+def _op_figures(name: str, work: Work, ours: float, reference: float, machine: Machine) -> Figures:
     return {
-        "op": case.name,
+        "op": name,
         "threads": machine.threads,
         "cpu_s": ours,
         "torch_s": reference,
         "times_faster": reference / ours,
-        "share_of_roof": case.work.least(machine) / ours,
-        "bound": case.work.bound(machine),
+        "share_of_roof": work.least(machine) / ours,
+        "bound": work.bound(machine),
     }
 
 
+def _telling(peaks: Peaks, line: Callable[[Figures], str], say: Say) -> Callable[[Figures], None]:
+    """Says figures once more, under what the machine has shown by then."""
+    heads = ["\nmeanwhile the machine did more; the same beside that:"]
+
+    def tell(figures: Figures) -> None:
+        while heads:
+            say("\n".join([heads.pop(), *tables.peaks_lines(peaks)]))
+        say(line(figures))
+
+    return tell
+
+
 def measure_steps(
-    options: argparse.Namespace, probes: Probes, machine: Machine, say: Say
+    options: argparse.Namespace, probes: Probes, peaks: Peaks, say: Say
 ) -> list[Figures]:
     """Decode steps beside their parts, for each form of the weights."""
     steps = _QUICK_STEPS if options.quick else STEPS
     seconds = options.seconds or (0.2 if options.quick else 0.4)
     found = []
+    before = peaks.machine
     with model_folder(options.model, say) as folder:
         say("\n" + tables.STEPS_HEAD)
         for form in forms_of(folder, options.forms):
-            stage = Stage(folder, form, machine.threads)
+            stage = Stage(folder, form, before.threads)
             kv = options.kv or ("fp32" if form == "none" else "int8")
             for batch, context in steps:
-                times = stage.measure(probes, machine, batch, context, KV_DTYPES[kv], seconds)
-                found.append(_step_figures(form, kv, batch, context, machine, times))
-                say(tables.step_line(found[-1]))
-    return found
+                measured = stage.measure(probes, batch, context, KV_DTYPES[kv], seconds)
+                found.append(partial(_step_figures, form, kv, batch, context, measured))
+                say(tables.step_line(found[-1](peaks.now())))
+    return peaks.settled(before, found, _telling(peaks, tables.step_line, say))
 
 
 def _step_figures(
-    form: str, kv: str, batch: int, context: int, machine: Machine, times: StepTimes
+    form: str, kv: str, batch: int, context: int, measured: Measured, machine: Machine
 ) -> Figures:
+    times = measured.beside(machine)
     return {
         "weights": form,
         "kv": kv,

@@ -6,8 +6,11 @@ Owns the probes, which are part of the native library, and what a piece of work 
 from __future__ import annotations
 
 import ctypes
+import statistics
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -36,6 +39,14 @@ class Machine:
     """Operations on int8."""
 
 
+class Probed(NamedTuple):
+    """What a probe saw."""
+
+    machine: Machine
+    cores: float
+    """How many cores' worth its threads had while they multiplied."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What has to be done, however it is done."""
@@ -44,6 +55,10 @@ class Work:
     """Read and written."""
     fma: float = 0.0
     dot: float = 0.0
+
+    def times(self, count: int) -> Work:
+        """So much of it."""
+        return Work(count * self.bytes, count * self.fma, count * self.dot)
 
     def least(self, machine: Machine) -> float:
         """The seconds that the slowest part of it takes at least: the roof of the roofline."""
@@ -84,23 +99,25 @@ class Probes:
             *(_POINTER, _POINTER),
         )
 
-    def machine(self, seconds: float) -> Machine:
+    def machine(self, seconds: float) -> Probed:
         """Measure, for about `seconds` each."""
         memory = torch.ones(READ_BYTES // 4)
         team = self._team.handle
         work = (_TASKS, _ITERATIONS)
         operations = self._fma(team, *work), self._dot(team, *work, 0)
+        shares: list[float] = []
         read, fma, dot = best(
             [
                 lambda: self._read(team, memory.data_ptr(), memory.nbytes),
-                lambda: self._fma(team, *work),
-                lambda: self._dot(team, *work, 0),
+                _noting_cores(lambda: self._fma(team, *work), shares),
+                _noting_cores(lambda: self._dot(team, *work, 0), shares),
             ],
             seconds,
         )
-        return Machine(
+        machine = Machine(
             self._team.threads, memory.nbytes / read, operations[0] / fma, operations[1] / dot
         )
+        return Probed(machine, statistics.median(shares))
 
     def linears(self, weights: Sequence[CpuLinear], rows: int) -> Call:
         """A call that multiplies `rows` rows with each of `weights`, and does nothing else."""
@@ -118,6 +135,17 @@ class Probes:
             )
 
         return call
+
+
+def _noting_cores(call: Call, shares: list[float]) -> Call:
+    """`call`, which puts down how many cores' worth of time this process had meanwhile."""
+
+    def noting() -> None:
+        start, had = time.perf_counter(), time.process_time()
+        call()
+        shares.append((time.process_time() - had) / (time.perf_counter() - start))
+
+    return noting
 
 
 _PART = 4096

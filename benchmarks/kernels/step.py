@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from benchmarks.kernels.attention import attention_work, filled_pool, slots_of
-from benchmarks.kernels.machine import Machine, Probes
+from benchmarks.kernels.machine import Machine, Probes, Work
 from benchmarks.kernels.shapes import Shapes
 from benchmarks.kernels.timing import Call, medians
 from phloem.kernels import Decoder, DecoderSpec
@@ -32,6 +32,26 @@ from phloem.mem_pool.kv import KVShape
 from phloem.model_runner import LlamaModel, ModelRunner, ModelSourceError, load_model, resolve_model
 from phloem.model_runner.gguf_record import GgufRecord
 from phloem.scheduler import ModelWorkerBatch, SamplingBatch, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Seconds of one step and of its linears alone, and the work of its attention."""
+
+    step: float
+    products: float
+    outside: float
+    attention: Work
+
+    def beside(self, machine: Machine) -> StepTimes:
+        """With what attention takes at least on a machine."""
+        return StepTimes(
+            step=self.step,
+            products=self.products,
+            kv=self.attention.bytes / machine.read,
+            attention=self.attention.arithmetic(machine),
+            outside=self.outside,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +95,11 @@ class Stage:
     def measure(
         self,
         probes: Probes,
-        machine: Machine,
         batch: int,
         context: int,
         kv_dtype: torch.dtype,
         seconds: float,
-    ) -> StepTimes:
+    ) -> Measured:
         """Steps of `batch` requests that have `context` tokens with the new one; greedy."""
         c = self.model.config
         table = slots_of(batch, context, 0)
@@ -93,13 +112,7 @@ class Stage:
             took, products = medians([step, probes.linears(self.weights, batch)], seconds)
         shapes = Shapes(heads=c.num_heads, kv_heads=c.num_kv_heads, head_dim=c.head_dim)
         layer = attention_work(shapes, kv_dtype, table, 1)
-        return StepTimes(
-            step=took,
-            products=products,
-            kv=c.num_layers * layer.bytes / machine.read,
-            attention=c.num_layers * layer.arithmetic(machine),
-            outside=statistics.median(outside),
-        )
+        return Measured(took, products, statistics.median(outside), layer.times(c.num_layers))
 
     def _watched(self, step: Call, outside: list[float]) -> Call:
         clock = self._ops.clock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.kernels.machine import Machine
+from benchmarks.kernels.peaks import Peaks
 from benchmarks.report import Figures
 
 OPS_HEAD = (
@@ -21,6 +22,19 @@ def machine_line(m: Machine) -> str:
         f"{threads}: {m.read / 1e9:.1f} GB/s read, {m.fma / 1e9:.0f} GFLOP/s float32, "
         f"{m.dot / 1e9:.0f} GOP/s int8"
     )
+
+
+def peaks_lines(peaks: Peaks) -> list[str]:
+    """The same, and whether it may be too little."""
+    line = machine_line(peaks.machine)
+    if peaks.complete:
+        return [line]
+    return [
+        line,
+        f"others used the machine: its {peaks.machine.threads} threads never had more than "
+        f"{peaks.cores:.1f} cores while it was probed, so these peaks may be too low, and shares "
+        "of them too high",
+    ]
 
 
 def op_line(op: Figures) -> str:
