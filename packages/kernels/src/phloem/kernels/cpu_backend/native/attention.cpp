@@ -2,6 +2,7 @@
 
 #include "attention_plan.h"
 #include "attention_scores.h"
+#include "elementwise.h"
 
 namespace phloem {
 namespace {
@@ -56,6 +57,7 @@ class TileRun {
         values_(kv.v, kv.page_size, work.head),
         block_(arena, most_queries(), plan.head_dim, vectors_),
         positions_(arena.take<int32_t>(most_queries())),
+        rotated_(arena.take<float>(plan.head_dim)),
         results_{take(arena), take(arena), take(arena)},
         keep_(take(arena)),
         add_(take(arena)),
@@ -76,7 +78,13 @@ class TileRun {
       for (int t = 0; t < piece.count; ++t)
         for (int h = 0; h < group_; ++h, ++i) {
           const int64_t head = first_head_ + h;
-          const float* q = io_.q + (piece.token + t) * io_.q_stride + head * plan_.head_dim;
+          const int token = piece.token + t;
+          const float* q = io_.q + token * io_.q_stride + head * plan_.head_dim;
+          if (io_.angles != nullptr) {
+            rotate(q, io_.angles + static_cast<int64_t>(token) * plan_.head_dim, plan_.head_dim,
+                   rotated_);
+            q = rotated_;
+          }
           block_.set_query(i, q, plan_.head_dim, plan_.scale);
           positions_[i] = piece.position + t;
         }
@@ -212,6 +220,7 @@ class TileRun {
   const Slots<T> keys_, values_;
   Block block_;
   int32_t* const positions_;
+  float* const rotated_;
   const BlockResults results_;
   float* const keep_;
   float* const add_;

@@ -23,6 +23,8 @@ struct AttentionInput {
   int64_t q_stride;
   float* out;
   int64_t out_stride;
+  // [T, head_dim], of elementwise.h: queries are rotated when they are taken; null: they were.
+  const float* angles = nullptr;
 };
 
 // The phases of the team that attend to one layer, whose K and V hold the step's tokens already.

@@ -154,14 +154,17 @@ void start(Worker& worker, const phloem_decoder& d, const phloem_step& s, const 
   });
 }
 
+// Keys and values only: who takes a query rotates it, rather than bring it to another core twice.
 void rotate_and_store(Worker& worker, const phloem_decoder& d, const phloem_step& s,
                       const StepMemory& w, const phloem_kv_layer& kv) {
-  const int width = (d.heads + 2 * d.kv_heads) * d.head_dim;
-  each_row(worker, s.tokens, [&d, &s, &w, &kv, width](int t) {
-    float* q = w.qkv + static_cast<size_t>(t) * width;
-    float* k = q + d.heads * d.head_dim;
+  const int queries = d.heads * d.head_dim, width = queries + 2 * d.kv_heads * d.head_dim;
+  each_row(worker, s.tokens, [&d, &s, &w, &kv, queries, width](int t) {
+    float* k = w.qkv + static_cast<size_t>(t) * width + queries;
     const float* angles = w.angles + static_cast<size_t>(t) * d.head_dim;
-    for (int h = 0; h < d.heads + d.kv_heads; ++h) rotate(q + h * d.head_dim, angles, d.head_dim);
+    for (int h = 0; h < d.kv_heads; ++h) {
+      float* head = k + h * d.head_dim;
+      rotate(head, angles, d.head_dim, head);
+    }
     store_kv(kv, kv.k, s.slots[t], k, d.kv_heads, d.head_dim);
     store_kv(kv, kv.v, s.slots[t], k + d.kv_heads * d.head_dim, d.kv_heads, d.head_dim);
   });
@@ -182,7 +185,7 @@ void run_layer(Worker& worker, const phloem_decoder& d, const phloem_step& s, co
                                w.normed, w.quantized);
   linear(worker, layer.qkv, x, w.qkv, width, Then::STORE);
   rotate_and_store(worker, d, s, w, kv);
-  attend(worker, *s.plan, kv, {w.qkv, width, w.attended, queries});
+  attend(worker, *s.plan, kv, {w.qkv, width, w.attended, queries, w.angles});
   const bool some = is_last && s.wanted != nullptr;
   const int tokens = some ? s.num_wanted : s.tokens;
   if (some)

@@ -67,13 +67,13 @@ void silu_mul(const float* gate_up, int k, float* out) {
   });
 }
 
-void rotate(float* head, const float* angles, int head_dim) {
+void rotate(const float* head, const float* angles, int head_dim, float* to) {
   const int half = head_dim / 2;
   each_vector(half, [&](int i, int n) {
     const f32x16 low = take(head + i, n), high = take(head + half + i, n);
     const f32x16 cosine = take(angles + i, n), sine = take(angles + half + i, n);
-    put(head + i, fma(low, cosine, -(high * sine)), n);
-    put(head + half + i, fma(high, cosine, low * sine), n);
+    put(to + i, fma(low, cosine, -(high * sine)), n);
+    put(to + half + i, fma(high, cosine, low * sine), n);
   });
 }
 
@@ -145,8 +145,12 @@ void phloem_rotary_store_kv(Team* team, float* q, int64_t q_stride, int heads, f
   team->run([=](Worker& w) {
     w.each(tokens, [=](size_t t) {
       const float* turn = angles + t * head_dim;
-      for (int h = 0; h < heads; ++h) rotate(q + t * q_stride + h * head_dim, turn, head_dim);
-      for (int h = 0; h < kv_heads; ++h) rotate(k + t * k_stride + h * head_dim, turn, head_dim);
+      const auto rotate_all = [=](float* head, int count) {
+        for (float* end = head + count * head_dim; head < end; head += head_dim)
+          rotate(head, turn, head_dim, head);
+      };
+      rotate_all(q + t * q_stride, heads);
+      rotate_all(k + t * k_stride, kv_heads);
       if (layer == nullptr) return;
       store_kv(*layer, layer->k, slots[t], k + t * k_stride, kv_heads, head_dim);
       store_kv(*layer, layer->v, slots[t], v + t * v_stride, kv_heads, head_dim);

@@ -15,9 +15,9 @@ void rms_norm(const float* x, const float* weight, float eps, int k, float* out)
 // out[j] = silu(gate_up[j]) * gate_up[j + k] for j < k.
 void silu_mul(const float* gate_up, int k, float* out);
 
-// Rotates a head in place: element i pairs with i + head_dim / 2; `angles` are the cosines of the
-// pairs, then their sines.
-void rotate(float* head, const float* angles, int head_dim);
+// Rotates a head: element i pairs with i + head_dim / 2; `angles` are the cosines of the pairs, then
+// their sines. `to` may be the head.
+void rotate(const float* head, const float* angles, int head_dim, float* to);
 
 // The angles of a position, [head_dim] floats: cosines, then sines, of position * frequency.
 void angles_of(int64_t position, const float* frequencies, int head_dim, float* angles);
