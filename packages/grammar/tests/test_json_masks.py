@@ -245,6 +245,25 @@ def test_names_are_forced_from_where_no_choice_is_left() -> None:
         assert bounded.forced() == forced
 
 
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "object", "properties": {"kind": {"const": 1}}}, '{"k'),
+        ({"type": "object", "additionalProperties": {"const": 1}}, '{"k'),
+        (
+            {"type": "object", "properties": {"a": {"pattern": "^ab(cd)?$", "type": "string"}}},
+            '{"a":"ab',
+        ),
+        ({"type": "string", "enum": ["red", "reddish"]}, '"red'),
+    ],
+)
+def test_text_that_is_one_of_several_is_not_forced(schema, text) -> None:
+    matcher = grammar_of(schema, whitespace="compact").matcher()
+    for token in encode(VOCABULARY, text.encode()):
+        assert matcher.accept(token)
+    assert matcher.forced() == b""
+
+
 def test_the_indentation_of_later_lines_is_forced_by_the_first_one() -> None:
     schema = {"type": "array", "items": {"const": {}}, "minItems": 3, "maxItems": 3}
     matcher = grammar_of(schema).matcher()

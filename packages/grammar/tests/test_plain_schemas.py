@@ -13,10 +13,11 @@ from schema_graphs import shape_of
 
 from phloem.grammar import ConstraintTooComplex, GrammarError
 from phloem.grammar.dfa import Budget
-from phloem.grammar.json_schema import load_schema
+from phloem.grammar.json_schema import load_schema, normalize
 from phloem.grammar.json_schema.draft import Draft
 from phloem.grammar.json_schema.normalize import solved
 from phloem.grammar.json_schema.plain import plain_graph
+from phloem.grammar.json_schema.values import is_sound
 
 NAMES = ["a", "b", "long name", "\u00e9", ""]
 _counts = st.integers(0, 12)
@@ -79,6 +80,14 @@ documents = st.builds(
 )
 
 
+def nested_lists(depth):
+    """A list in a list, so many times."""
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def both_ways(schema):
     """The normal forms: of the short way, and of the general one; None where there is none."""
     schema = load_schema(json.dumps(schema))
@@ -115,6 +124,8 @@ TAKEN = [
     {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"},
     {"type": "string", "format": "date-time"},
     {"type": "number", "minimum": 0.5},
+    {"type": "string", "enum": ["a", True, None]},
+    {"type": "boolean", "enum": ["a", True]},
     {},
 ]
 
@@ -143,12 +154,15 @@ LEFT = [
     {"type": []},
     {"enum": []},
     {"enum": [1]},
-    {"const": "\ud800"},
     {"const": {"a": 1}},
     {"oneOf": [{"const": "x"}, {"type": "string"}]},
     {"anyOf": []},
     {"anyOf": [{"type": "integer"}, {"type": "number"}]},
     {"anyOf": [{"type": "string", "maxLength": 20}, {"const": "x"}]},
+    {"anyOf": [{"type": "string", "minLength": 20}, {"const": "x"}]},
+    {"type": "number", "minimum": 1e-17},
+    {"type": [["string"], "null"]},
+    {"$ref": "#/$defs/a\tb", "$defs": {"a\tb": {"type": "null"}}},
     {"$ref": "#"},
     {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
     {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}},
@@ -179,6 +193,41 @@ def test_the_short_way_keeps_to_the_budget():
     schema = {"type": "object", "properties": {str(n): {"const": str(n)} for n in range(50)}}
     with pytest.raises(ConstraintTooComplex):
         plain_graph(schema, "assert", Budget(max_states=20))
+
+
+UNSOUND = [
+    {"type": "string", "title": "\ud800"},
+    {"type": "string", "examples": ["\udfff"]},
+    {"const": "\ud800"},
+    {"type": "object", "properties": {"\ud800": True}},
+    {"$defs": {"\ud800": True}, "type": "null"},
+    {"type": "integer", "minimum": float("nan")},
+    {"type": "integer", "minimum": float("inf")},
+    {"type": "null", "default": 10**500},
+    {"type": "null", "examples": [0] * 250_000},
+    {"enum": [str(number) for number in range(250_000)]},
+    {"type": "null", "default": nested_lists(250)},
+]
+
+
+@pytest.mark.parametrize("schema", UNSOUND, ids=lambda schema: ascii(schema)[:50])
+def test_what_no_stage_should_meet_is_refused_where_the_rest_is_plain(schema):
+    with pytest.raises(GrammarError):
+        normalize(load_schema(json.dumps(schema)))
+
+
+def test_a_check_of_values_without_places_passes_nothing_that_the_other_refuses():
+    for schema in UNSOUND:
+        assert not is_sound(load_schema(json.dumps(schema)))
+    for schema in TAKEN:
+        assert is_sound(load_schema(json.dumps(schema)))
+
+
+def test_many_required_properties_are_read_in_one_pass():
+    names = [f"p{number}" for number in range(20_000)]
+    schema = {"type": "object", "properties": dict.fromkeys(names, True), "required": names}
+    graph = plain_graph(schema, "assert", Budget.of_seconds(2))
+    assert len(graph.nodes[graph.root].objects[0].properties) == 20_000
 
 
 def test_all_schemas_of_the_vectors_mean_the_same_on_the_short_way():

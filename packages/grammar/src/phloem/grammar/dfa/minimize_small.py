@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from phloem.grammar.dfa.budget import Budget
 from phloem.grammar.dfa.plain import Plain, Rows, numbered
 from phloem.grammar.dfa.table import few_distances, few_heights
@@ -62,7 +64,6 @@ def _refine(
         blocks[state] = block
         members.setdefault(block, set()).add(state)
     count += len(first)
-    block_of = blocks.__getitem__
     touched = set(endless)
     while touched:
         budget.check(0)
@@ -74,15 +75,9 @@ def _refine(
             whole = members[block]
             if len(whole) == 1:
                 continue
-            groups: dict[tuple[int, ...], list[int]] = {}
-            for state in states:
-                groups.setdefault(tuple(map(block_of, rows[state])), []).append(state)
-            if len(states) < len(whole):
-                # The others have not been told apart: one of them speaks for all.
-                others = list(whole.difference(states))
-                groups.setdefault(tuple(map(block_of, rows[others[0]])), []).extend(others)
+            groups = _groups(rows, blocks, states, whole)
             if len(groups) > 1:
-                parts.append((block, sorted(groups.values(), key=len)))
+                parts.append((block, sorted(groups, key=len)))
         touched = set()
         for block, split in parts:
             for states in split[:-1]:
@@ -92,6 +87,21 @@ def _refine(
                     blocks[state] = count
                     touched.update(sources[state])
                 count += 1
+
+
+def _groups(
+    rows: Rows, blocks: list[int], states: list[int], whole: set[int]
+) -> Collection[list[int]]:
+    """The states of a block that lead to the same blocks, where `states` alone may have changed."""
+    block_of = blocks.__getitem__
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for state in states:
+        groups.setdefault(tuple(map(block_of, rows[state])), []).append(state)
+    if len(states) < len(whole):
+        # The others have not been told apart: one of them speaks for all.
+        others = list(whole.difference(states))
+        groups.setdefault(tuple(map(block_of, rows[others[0]])), []).extend(others)
+    return groups.values()
 
 
 def sources_of_rows(rows: Rows) -> list[list[int]]:

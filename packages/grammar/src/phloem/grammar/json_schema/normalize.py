@@ -25,7 +25,7 @@ from phloem.grammar.json_schema.numbers import Numbers, divides_one
 from phloem.grammar.json_schema.plain import plain_graph
 from phloem.grammar.json_schema.prune import pruned
 from phloem.grammar.json_schema.shape import Node, NodeId, SchemaGraph
-from phloem.grammar.json_schema.values import Number, is_number
+from phloem.grammar.json_schema.values import Number, is_number, is_sound
 
 
 def load_schema(source: str) -> Any:
@@ -57,7 +57,7 @@ def normalize(
         ConstraintTooComplex: if it grows over the budget.
     """
     limits = Budget.of_seconds(20) if budget is None else budget
-    if draft_of(schema, draft) is not Draft.D4:
+    if is_sound(schema) and draft_of(schema, draft) is not Draft.D4:
         graph = plain_graph(schema, formats, limits)
         if graph is not None:
             return graph

@@ -8,6 +8,7 @@ says why not. The values are the same either way; which equal nodes are merged m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -34,15 +35,15 @@ from phloem.grammar.json_schema.shape import (
 )
 from phloem.grammar.json_schema.strings import ANY, any_except, constrained, shapes
 from phloem.grammar.json_schema.unions import union_of
-from phloem.grammar.json_schema.values import Number, is_number, is_unicode
+from phloem.grammar.json_schema.values import Number, is_number
 
 _MOST_DEPTH = 32
 _MOST_ITEMS = 10**9
 _FIGURES = 15
 _MOST_POWER = 16
 _MOST_TERMS = 64
-_UNESCAPED = frozenset("~%/")
-"""Characters of a name that a reference to it does not just repeat."""
+_REPEATED = re.compile(r"[A-Za-z0-9_.-]+")
+"""Names that a reference to them just repeats."""
 
 _DEFINITIONS = ("$defs", "definitions")
 _ASIDE = frozenset(["$schema", *_DEFINITIONS])
@@ -69,7 +70,9 @@ class _NotPlainError(Exception):
 
 
 def plain_graph(schema: Any, formats: Formats, budget: Budget) -> SchemaGraph | None:
-    """The normal form of a schema of any draft from 6 on; None if it takes the general way.
+    """The normal form of a schema, of any draft from 6 on and of sound values (`is_sound`).
+
+    None if it takes the general way.
 
     Raises:
         ConstraintTooComplex: if it grows over the budget.
@@ -98,7 +101,7 @@ class _Reader:
         if isinstance(schema, dict) and not _ASIDE.isdisjoint(schema):
             for keyword in _DEFINITIONS:
                 for name, each in _mapping(schema, keyword).items():
-                    if not _UNESCAPED.isdisjoint(name):
+                    if not _REPEATED.fullmatch(name):
                         raise _NotPlainError
                     self._definitions[f"#/{keyword}/{name}"] = each
             schema = {key: each for key, each in schema.items() if key not in _ASIDE}
@@ -114,6 +117,7 @@ class _Reader:
 
     def _place(self, schema: Any, depth: int) -> NodeId:
         """The node of a schema."""
+        self._budget.check(len(self._nodes))
         if schema is True or schema == {}:
             return self._any()
         if isinstance(schema, dict) and "$ref" in schema:
@@ -150,7 +154,6 @@ class _Reader:
     def _node(self, schema: Any, depth: int) -> Node:
         if not isinstance(schema, dict) or depth > _MOST_DEPTH:
             raise _NotPlainError
-        self._budget.check(len(self._nodes))
         said, type_ = schema.keys() - ANNOTATIONS, schema.get("type")
         if type_ == "object" and said <= _RECORD:
             return self._object(schema, depth + 1)
@@ -163,7 +166,7 @@ class _Reader:
         if type_ in ("null", "boolean") and said == {"type"}:
             return _word(type_ == "null")
         if said == {"type"} and isinstance(type_, list) and type_:
-            return self._joined([self._node({"type": each}, depth + 1) for each in type_])
+            return self._joined([self._of_type(each, depth + 1) for each in type_])
         if said == {"type", "enum"} or said == {"enum"}:
             return self._values(schema["enum"], type_)
         if said == {"type", "const"} or said == {"const"}:
@@ -172,13 +175,17 @@ class _Reader:
             return self._in_place(said.pop(), schema, depth + 1)
         raise _NotPlainError
 
-    def _object(self, schema: dict[str, Any], depth: int) -> Node:
-        properties, required = _mapping(schema, "properties"), schema.get("required", [])
-        if not isinstance(required, list) or not all(
-            isinstance(name, str) and name in properties for name in required
-        ):
+    def _of_type(self, type_: Any, depth: int) -> Node:
+        if not isinstance(type_, str):
             raise _NotPlainError
-        if not all(map(is_unicode, properties)):
+        return self._node({"type": type_}, depth)
+
+    def _object(self, schema: dict[str, Any], depth: int) -> Node:
+        properties, names = _mapping(schema, "properties"), schema.get("required", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise _NotPlainError
+        required = frozenset(names)
+        if not required <= properties.keys():
             raise _NotPlainError
         others: tuple[OtherProperties, ...] = ()
         beyond = schema.get("additionalProperties", True)
@@ -189,7 +196,7 @@ class _Reader:
             Property(name, self._place(each, depth), name in required)
             for name, each in properties.items()
         )
-        shape = ObjectShape(declared, others, len(set(required)))
+        shape = ObjectShape(declared, others, len(required))
         return Node(False, frozenset(), None, (), (), (shape,))
 
     def _array(self, schema: dict[str, Any], depth: int) -> Node:
@@ -320,9 +327,7 @@ def _are_apart(nodes: Sequence[Node]) -> bool:
 
 
 def _is_word(value: Any) -> bool:
-    return (
-        value is None or isinstance(value, bool) or (isinstance(value, str) and is_unicode(value))
-    )
+    return value is None or isinstance(value, (bool, str))
 
 
 def _mapping(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
@@ -334,7 +339,7 @@ def _mapping(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
 
 def _text_of(schema: dict[str, Any], keyword: str) -> str:
     value = schema[keyword]
-    if not isinstance(value, str) or not is_unicode(value):
+    if not isinstance(value, str):
         raise _NotPlainError
     return value
 

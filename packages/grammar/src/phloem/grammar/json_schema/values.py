@@ -14,6 +14,8 @@ MAX_DEPTH = 192
 """How deep a schema may be nested, in JSON values."""
 MAX_VALUES = 200_000
 _MAX_EXPONENT = 400
+_FIGURES = 15
+_PLAIN_INTEGER = 10**_FIGURES
 
 
 class Number(NamedTuple):
@@ -53,6 +55,8 @@ def is_number(value: Any) -> bool:
 
 def is_unicode(text: str) -> bool:
     """Whether it has no lone surrogate, which UTF-8 cannot say."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -112,6 +116,38 @@ def check_values(schema: Any) -> None:
             )
         else:
             _check_scalar(value, pointer)
+
+
+def is_sound(schema: Any) -> bool:
+    """Whether `check_values` would pass surely, which is found in a fraction of its time: it has
+    to know no places. False says nothing."""
+    level, values = [schema], 0
+    for _ in range(MAX_DEPTH):
+        following: list[Any] = []
+        for value in level:
+            type_ = type(value)
+            if type_ is dict:
+                if not all(map(is_unicode, value)):
+                    return False
+                following.extend(value.values())
+            elif type_ is list:
+                following.extend(value)
+            elif type_ is str:
+                if not is_unicode(value):
+                    return False
+            elif type_ is int:
+                if abs(value) > _PLAIN_INTEGER:
+                    return False
+            elif type_ is Decimal:
+                if not value.is_finite() or abs(value.adjusted()) > _FIGURES:
+                    return False
+            elif value is not None and type_ is not bool:
+                return False
+        values += len(level)
+        if not following:
+            return values <= MAX_VALUES
+        level = following
+    return False
 
 
 def _counting() -> Iterator[int]:
