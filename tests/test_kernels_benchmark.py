@@ -139,7 +139,9 @@ def test_every_op_is_measured_on_both_backends():
     expected = {"rms_norm", "add_rms_norm", "silu_mul", "rotary_store_kv", "plan_attention"}
     expected |= {"argmax", "top_k 50", "top_p 0.9", "logprobs"}
     expected |= {f"{op} {kv}" for op in ("decode", "extend") for kv in ("fp32", "bf16", "int8")}
-    expected |= {f"linear {kind} {k}->{n}" for kind in ("F32", "Q8", "Q4") for n, k in TINY.linears}
+    expected |= {
+        f"linear {kind} {k}->{n}" for kind in ("F32", "I8", "Q8", "Q4") for n, k in TINY.linears
+    }
     assert set(ops) == expected
     assert len(lines) == len(found) + 1
     for one in found:

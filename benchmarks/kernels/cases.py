@@ -14,19 +14,28 @@ from torch import Tensor
 from benchmarks.kernels.machine import Work
 from benchmarks.kernels.shapes import Shapes
 from benchmarks.kernels.timing import Call
-from phloem.kernels import KVTensors, LinearForm, Ops, PreparedLinear, SamplingParameters
+from phloem.kernels import (
+    KVTensors,
+    LinearForm,
+    Ops,
+    PreparedLinear,
+    SamplingParameters,
+)
+from phloem.kernels.base import BlockFormat
 from phloem.kernels.cpu_backend.linear import CpuLinear
+from phloem.kernels.torch_backend.blocks import quantize_blocks
 
 F32 = 4
 """Bytes."""
 _EPS = 1e-5
 _TOP = 5
-_FORMS: tuple[tuple[str, LinearForm, float], ...] = (
-    ("F32", "float", 4.0),
-    ("Q8", "int8", 34 / 32),
-    ("Q4", "int4", 20 / 32),
+_FORMS: tuple[tuple[str, LinearForm, BlockFormat | None, float], ...] = (
+    ("F32", "float", None, 4.0),
+    ("I8", "int8", None, 1.0),
+    ("Q8", "float", "q8_0", 34 / 32),
+    ("Q4", "float", "q4_1", 20 / 32),
 )
-"""A kind of linear, the form that asks for it, and the bytes of a weight in it."""
+"""A kind of linear, the form that asks for it, its blocks, and the bytes of a weight in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +51,8 @@ def cases(shapes: Shapes) -> Iterator[Case]:
     """All of them, in the order of a step. What one holds can go when the next is taken."""
     for rows in shapes.rows:
         yield from _elementwise(shapes, rows)
-    for (kind, form, weight_bytes), shape in itertools.product(_FORMS, shapes.linears):
-        weights = _Weights(*shape, form, shapes.cold_bytes)
+    for (kind, form, blocks, weight_bytes), shape in itertools.product(_FORMS, shapes.linears):
+        weights = _Weights(*shape, form, blocks, shapes.cold_bytes)
         for rows in shapes.rows:
             yield _linear(kind, weights, weight_bytes, rows)
     for rows in shapes.sampled:
@@ -91,19 +100,22 @@ def _rotary(s: Shapes, rows: int) -> Case:
 class _Weights:
     """As many weights of one shape as caches cannot keep, for one op table and then another."""
 
-    def __init__(self, n: int, k: int, form: LinearForm, cold_bytes: int) -> None:
+    def __init__(
+        self, n: int, k: int, form: LinearForm, blocks: BlockFormat | None, cold_bytes: int
+    ) -> None:
         self.n, self.k = n, k
-        self._form = form
+        self._form, self._blocks = form, blocks
         self._cold_bytes = cold_bytes
         self._made: dict[Ops, list[PreparedLinear]] = {}
 
     def of(self, ops: Ops) -> list[PreparedLinear]:
         """Prepared when an op table first asks."""
         if ops not in self._made:
-            weight = torch.randn(self.n, self.k) / self.k**0.5
+            floats = torch.randn(self.n, self.k) / self.k**0.5
+            weight = quantize_blocks(floats, self._blocks) if self._blocks else floats
             first = ops.prepare_linear(weight, None, self._form)
             # The reference keeps all forms as the floats that they mean.
-            size = first.nbytes if isinstance(first, CpuLinear) else weight.nbytes
+            size = first.nbytes if isinstance(first, CpuLinear) else floats.nbytes
             more = range(1, max(1, -(-self._cold_bytes // size)))
             self._made[ops] = [
                 first,
