@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import sys
@@ -19,7 +20,7 @@ from phloem.server.bench.workloads import TextMaker
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.peers import llama_cpp_peer, phloem_peer, report, vllm_peer
+from benchmarks.peers import llama_cpp_peer, phloem_peer, report, transformers_peer, vllm_peer
 from benchmarks.peers.__main__ import main
 from benchmarks.peers.chart import chart
 from benchmarks.peers.contestant import Contestant, Launch, Place
@@ -365,15 +366,23 @@ def test_workloads_that_want_the_same_server_share_it(place):
     assert set(one.command) ^ set(other.command) == {"-kvu", "-no-kvu"}
 
 
+def test_a_peer_that_runs_one_request_at_a_time_is_measured_on_those_alone(place):
+    (peer,) = transformers_peer.contestants()
+    assert [workloads for _, workloads in peer.launches(place, ("w1", "w2", "w4"))] == [["w1"]]
+    assert not any(map(peer.runs, ("w2", "w3", "w4", "w5")))
+
+
 def test_commands_name_the_port_and_the_threads(place):
-    for peer in (*llama_cpp_peer.contestants(), *vllm_peer.contestants()):
+    peers = (llama_cpp_peer, vllm_peer, transformers_peer)
+    for peer in itertools.chain.from_iterable(one.contestants() for one in peers):
         launch = peer.launch(place._replace(threads=3), "w1")
         command = launch.at(4711)
         assert command[command.index("--port") + 1] == "4711"
         if peer.name == "vllm":
             assert launch.environment["VLLM_CPU_OMP_THREADS_BIND"] == "0-2"
         else:
-            assert command[command.index("-t") + 1] == "3"
+            flag = "--threads" if peer.name == "transformers" else "-t"
+            assert command[command.index(flag) + 1] == "3"
 
 
 def test_our_exact_configuration_is_known_by_its_flag(place):

@@ -1,4 +1,4 @@
-"""Phloem side by side with llama.cpp, vLLM's CPU backend and OpenVINO GenAI.
+"""Phloem side by side with llama.cpp, vLLM's CPU backend, OpenVINO GenAI and transformers.
 
 All serve the same model on this machine, one after the other in every round, and get the same
 requests: the workloads of `phloem bench serving`. Figures are medians over the rounds; ratios are
@@ -20,7 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import llama_cpp_peer, openvino_peer, phloem_peer, report, vllm_peer
+from benchmarks.peers import (
+    llama_cpp_peer,
+    openvino_peer,
+    phloem_peer,
+    report,
+    transformers_peer,
+    vllm_peer,
+)
 from benchmarks.peers.chart import chart
 from benchmarks.peers.contestant import Contestant, Place
 from benchmarks.peers.load import Plan
@@ -33,7 +40,12 @@ from phloem.server.bench.workloads import WORKLOADS, TextMaker
 from phloem.server.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
-_PEERS = (*llama_cpp_peer.contestants(), *vllm_peer.contestants(), *openvino_peer.contestants())
+_PEERS = (
+    *llama_cpp_peer.contestants(),
+    *vllm_peer.contestants(),
+    *openvino_peer.contestants(),
+    *transformers_peer.contestants(),
+)
 NAMES = (phloem_peer.DEFAULT, phloem_peer.EXACT, *(peer.name for peer in _PEERS))
 _MODEL = "smollm2"
 
@@ -45,7 +57,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     place = _place(options)
     plan = _plan(options, place)
-    chosen = _chosen(options.peers, dict(options.phloem))
+    every = _chosen(options.peers, dict(options.phloem))
+    chosen = [one for one in every if any(map(one.runs, options.workloads))]
     rounds = Rounds(
         chosen,
         place,

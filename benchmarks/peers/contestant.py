@@ -62,11 +62,17 @@ class Contestant:
     about: str
     """What it is: a release, or our flags."""
     ours: bool = False
+    only: tuple[str, ...] = ()
+    """The workloads that it is measured on; none named: all."""
+
+    def runs(self, workload: str) -> bool:
+        """Whether it is measured on a workload."""
+        return not self.only or workload in self.only
 
     def launches(self, place: Place, workloads: Sequence[str]) -> list[tuple[Launch, list[str]]]:
         """Servers to start one after the other, each with all workloads that it is to run."""
         servers: list[tuple[Launch, list[str]]] = []
-        for workload in workloads:
+        for workload in filter(self.runs, workloads):
             launch = self.launch(place, workload)
             for started, of in servers:
                 if started == launch:
