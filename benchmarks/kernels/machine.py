@@ -6,7 +6,6 @@ Owns the probes, which are part of the native library, and what a piece of work 
 from __future__ import annotations
 
 import ctypes
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -105,19 +104,19 @@ class Probes:
         team = self._team.handle
         work = (_TASKS, _ITERATIONS)
         operations = self._fma(team, *work), self._dot(team, *work, 0)
-        shares: list[float] = []
+        cores = _Cores()
         read, fma, dot = best(
             [
                 lambda: self._read(team, memory.data_ptr(), memory.nbytes),
-                _noting_cores(lambda: self._fma(team, *work), shares),
-                _noting_cores(lambda: self._dot(team, *work, 0), shares),
+                cores.during(lambda: self._fma(team, *work)),
+                cores.during(lambda: self._dot(team, *work, 0)),
             ],
             seconds,
         )
         machine = Machine(
             self._team.threads, memory.nbytes / read, operations[0] / fma, operations[1] / dot
         )
-        return Probed(machine, statistics.median(shares))
+        return Probed(machine, cores.had / cores.seconds)
 
     def linears(self, weights: Sequence[CpuLinear], rows: int) -> Call:
         """A call that multiplies `rows` rows with each of `weights`, and does nothing else."""
@@ -137,15 +136,25 @@ class Probes:
         return call
 
 
-def _noting_cores(call: Call, shares: list[float]) -> Call:
-    """`call`, which puts down how many cores' worth of time this process had meanwhile."""
+class _Cores:
+    """How long calls took, and what processor time this process had meanwhile.
 
-    def noting() -> None:
-        start, had = time.perf_counter(), time.process_time()
-        call()
-        shares.append((time.process_time() - had) / (time.perf_counter() - start))
+    Of threads that run, the system counts the time a tick at a time: only sums say something.
+    """
 
-    return noting
+    def __init__(self) -> None:
+        self.seconds = self.had = 0.0
+
+    def during(self, call: Call) -> Call:
+        """`call`, which adds to both."""
+
+        def timed() -> None:
+            start, had = time.perf_counter(), time.process_time()
+            call()
+            self.had += time.process_time() - had
+            self.seconds += time.perf_counter() - start
+
+        return timed
 
 
 _PART = 4096

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 _FEW_S, _AGAIN_S = 0.05, 5.0
 """How long a probe takes between measurements, and how far they are apart."""
 _TRIES, _PAUSE_S = 5, 0.3
-_ENOUGH = 0.9
+_ENOUGH = 0.85
 """Of a core for each thread: with so much of it a probe saw the peak."""
 _RISE = 1.02
 """What is told once more."""
