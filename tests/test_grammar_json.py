@@ -55,7 +55,7 @@ def vocabulary(smollm2):
 def test_steered_texts_are_valid_and_end_in_time(name, order, vocabulary):
     rng = random.Random(name + order)
     constraint = Constraint.json_schema(SCHEMAS[name], property_order=order)
-    grammar = FsmBackend(vocabulary).compile(constraint)
+    grammar = FsmBackend(vocabulary, seconds=20.0).compile(constraint)
     mask = np.zeros((1, vocabulary.words), np.int32)
     for extra in (0, 48, 48):
         matcher, text = grammar.matcher(), b""
