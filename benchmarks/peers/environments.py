@@ -81,6 +81,16 @@ class Venv:
         pip = ("-m", "pip", "install", "--disable-pip-version-check")
         checked([self.python, *pip, *arguments], self.folder / "pip.log")
 
+    def hold(self, release: str, needed: Sequence[str], say: Say) -> None:
+        """Hold a release and what it needs, and nothing else; made anew unless it does."""
+
+        def make() -> None:
+            self.create(say)
+            say(f"installing {release}")
+            self.install(release, *needed)
+
+        stamped(self.folder, (release, *needed), make)
+
     def requirements(self, distribution: str) -> list[str]:
         """What an installed distribution needs on this machine, without extras."""
         code = (

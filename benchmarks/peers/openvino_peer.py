@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.peers import llama_cpp_peer
 from benchmarks.peers.contestant import AT_ONCE, Contestant, Launch, Place, Say
-from benchmarks.peers.environments import Venv, stamped
+from benchmarks.peers.environments import Venv
 
 _RELEASE = "openvino-genai==2026.4.1"
 _NEEDED = ("aiohttp>=3.10", "numpy", "tokenizers>=0.22")
@@ -23,14 +23,7 @@ def contestants() -> list[Contestant]:
 
 
 def _set_up(place: Place, say: Say) -> None:
-    environment = _venv(place)
-
-    def make() -> None:
-        environment.create(say)
-        say(f"installing {_RELEASE}")
-        environment.install(_RELEASE, *_NEEDED)
-
-    stamped(environment.folder, (_RELEASE, *_NEEDED), make)
+    _venv(place).hold(_RELEASE, _NEEDED, say)
     llama_cpp_peer.quantized(place, _WEIGHTS, say)
 
 

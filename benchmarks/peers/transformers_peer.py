@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.peers.contestant import Contestant, Launch, Place, Say
-from benchmarks.peers.environments import Venv, stamped
+from benchmarks.peers.environments import Venv
 
 _RELEASE = "transformers==5.24.0"
 _NEEDED = ("torch==2.13.0", "aiohttp>=3.10", "safetensors", "tokenizers>=0.22")
@@ -22,14 +22,7 @@ def contestants() -> list[Contestant]:
 
 
 def _set_up(place: Place, say: Say) -> None:
-    environment = _venv(place)
-
-    def make() -> None:
-        environment.create(say)
-        say(f"installing {_RELEASE}")
-        environment.install(_RELEASE, *_NEEDED)
-
-    stamped(environment.folder, (_RELEASE, *_NEEDED), make)
+    _venv(place).hold(_RELEASE, _NEEDED, say)
 
 
 def _launch(place: Place, workload: str) -> Launch:
