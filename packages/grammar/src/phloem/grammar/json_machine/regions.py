@@ -194,17 +194,6 @@ def _is_special(places: tuple[NamePlace, ...]) -> bool:
     )
 
 
-def _planned(places: tuple[NamePlace, ...]) -> list[bytes]:
-    """The rests of undeclared names that are on ways to the end, which have to stay exact."""
-    return [
-        state.machine.rests(number, at, name, state.names)[0]
-        for state, _, _, states, name in places
-        if state.machine.needs_names
-        for number, at in zip(state.classes, states, strict=True)
-        if at >= 0
-    ]
-
-
 def _told_apart(places: tuple[NamePlace, ...]) -> set[int]:
     """The plain bytes that go on in a declared name, or in one that was used."""
     found: set[int] = set()
