@@ -1,14 +1,18 @@
 """Mask and compile times of the `fsm` backend, xgrammar and llguidance, in one process.
 
 Each constraint of `benchmarks/data/grammars.json` comes with texts that satisfy it; all engines
-follow their tokens, as if a model had written them, and fill a mask before each. An engine's first
-texts after compiling are cold, since some engines build masks when they are asked for them;
-followed again by new matchers, they are warm. xgrammar and llguidance are used raw, with their
-own tokenizers and their defaults (xgrammar allows properties that are not declared, as fsm does),
-and without any of the checks that our wrappers put before them.
+follow their tokens, as if a model had written them, and fill a mask before each. xgrammar and
+llguidance are used raw, with their own tokenizers and their defaults (xgrammar allows properties
+that are not declared, as fsm does), and without any of the checks that our wrappers put before
+them.
 
-Times are microseconds per mask and per accepted token, milliseconds per compilation; `first text`
-is compiling and all masks of a text right after it, wherever an engine puts the work. The engines
+What a user sees is `request`: the masks of `--requests` answers to one constraint, the first right
+after compiling it, the texts in turn and a new matcher for each. `served` is compiling and all of
+these masks together, `first text` compiling and those of the first answer, wherever an engine puts
+the work. Some engines build masks when they are asked for them: `cold` are the masks of the first
+answer with each text, `warm` those of texts that were all followed before.
+
+Times are microseconds per mask and per accepted token, milliseconds per compilation. The engines
 take turns, so that a machine that slows down does so for all. `vs_best` is ours over the better of
 the other two: below 1 is faster. Run it on a machine that does nothing else. As in the server's
 scheduler, what is there before the first constraint is out of the garbage collector's sight; and a
@@ -34,6 +38,7 @@ import numpy as np
 import xgrammar
 from transformers import AutoTokenizer
 
+from benchmarks.grammar.mask_times import HEAD, Times, figures_of, lines
 from benchmarks.report import Figures, run
 from phloem.grammar import Constraint, Vocabulary
 from phloem.grammar.fsm_backend import FsmBackend
@@ -168,45 +173,6 @@ ENGINES: dict[str, Callable[[Any], Engine]] = {
 }
 
 
-@dataclass
-class Times:
-    """What one engine took for a case, or for many: one value a compilation, a mask, a token.
-
-    Each is the median over what was repeated, so that other programs of the machine do not count.
-    """
-
-    compile_ms: list[float]
-    first_text_ms: list[float]
-    """Compiling, and all masks of the first text after it."""
-    cold_us: list[float]
-    warm_us: list[float]
-    accept_us: list[float]
-
-    @classmethod
-    def of(cls, repeated: dict[str, list[list[float]]]) -> Times:
-        """From what was measured: by field, a list of values a repetition."""
-        medians = {name: np.median(runs, axis=0).tolist() for name, runs in repeated.items()}
-        return cls(**medians)
-
-    @classmethod
-    def of_all(cls, parts: Sequence[Times]) -> Times:
-        """Those of many cases."""
-        names = [one.name for one in fields(cls)]
-        return cls(**{name: [t for one in parts for t in getattr(one, name)] for name in names})
-
-    def figures(self, name: str) -> Figures:
-        """By name."""
-        found: Figures = {
-            "compile_ms": float(np.median(self.compile_ms)),
-            "first_text_ms": float(np.median(self.first_text_ms)),
-        }
-        for kind, times in (("cold", self.cold_us), ("warm", self.warm_us)):
-            for share in (50, 99):
-                found[f"{kind}_p{share}_us"] = float(np.percentile(times, share))
-        found["accept_p50_us"] = float(np.median(self.accept_us))
-        return {f"{name}{key}": value for key, value in found.items()}
-
-
 def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
     """All figures: per case, per kind and together."""
     tokenizer = AutoTokenizer.from_pretrained(resolve_model("smollm2").path)
@@ -216,19 +182,19 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
     cases = read_cases(lambda text: tokenizer.encode(text, add_special_tokens=False))
     figures: Figures = {}
     groups: dict[str, list[dict[str, Times]]] = {}
-    say(_HEAD)
+    say(HEAD)
     for case in cases:
         if options.only and case.name not in options.only:
             continue
-        times = measure_case(case, engines, options.rounds, options.passes)
+        times = measure_case(case, engines, options.rounds, options.passes, options.requests)
         for group in (case.kind, "all"):
             groups.setdefault(group, []).append(times)
-        figures |= _figures(case.name, times)
-        say(_lines(case.name, times))
+        figures |= figures_of(case.name, times)
+        say(lines(case.name, times))
     for group, parts in groups.items():
         times = {name: Times.of_all([one[name] for one in parts]) for name in engines}
-        figures |= _figures(group, times)
-        say(_lines(group, times))
+        figures |= figures_of(group, times)
+        say(lines(group, times))
     return figures
 
 
@@ -242,36 +208,42 @@ def read_cases(encode: Callable[[str], list[int]]) -> list[Case]:
 
 
 def measure_case(
-    case: Case, engines: dict[str, Engine], rounds: int, passes: int
+    case: Case, engines: dict[str, Engine], rounds: int, passes: int, requests: int
 ) -> dict[str, Times]:
-    """Compile `rounds` times; after each, follow the texts once cold and `passes` times warm."""
-    names = [one.name for one in fields(Times)]
+    """Compile `rounds` times; after each, answer requests, then follow the texts `passes` times."""
     repeated: dict[str, dict[str, list[list[float]]]] = {
-        engine: {name: [] for name in names} for engine in engines
+        engine: {one.name: [] for one in fields(Times)} for engine in engines
     }
+    count = max(requests, len(case.texts))  # all texts are among the requests
+    answers = [case.texts[number % len(case.texts)] for number in range(count)]
+    new = sum(map(len, case.texts))
     for _ in range(rounds):
         for name, engine in engines.items():
+            found = repeated[name]
             begin = time.perf_counter()
             make = engine.compile(case)
             compiling = (time.perf_counter() - begin) * 1e3
-            masks, _ = _follow(case, make)
-            first = sum(masks[: len(case.texts[0])]) / 1e3
-            repeated[name]["compile_ms"].append([compiling])
-            repeated[name]["first_text_ms"].append([compiling + first])
-            repeated[name]["cold_us"].append(masks)
+            masks, _ = _follow(case.name, answers, make)
+            found["compile_ms"].append([compiling])
+            found["first_text_ms"].append([compiling + sum(masks[: len(answers[0])]) / 1e3])
+            found["served_ms"].append([compiling + sum(masks) / 1e3])
+            found["request_us"].append(masks)
+            found["cold_us"].append(masks[:new])
             for _ in range(passes):
-                masks, accepts = _follow(case, make)
-                repeated[name]["warm_us"].append(masks)
-                repeated[name]["accept_us"].append(accepts)
+                masks, accepts = _follow(case.name, case.texts, make)
+                found["warm_us"].append(masks)
+                found["accept_us"].append(accepts)
     return {name: Times.of(measured) for name, measured in repeated.items()}
 
 
-def _follow(case: Case, make: Callable[[], Follower]) -> tuple[list[float], list[float]]:
+def _follow(
+    name: str, texts: Sequence[list[int]], make: Callable[[], Follower]
+) -> tuple[list[float], list[float]]:
     """Microseconds of every mask, and of every accepted token."""
     clock = time.perf_counter
     masks: list[float] = []
     accepts: list[float] = []
-    for tokens in case.texts:
+    for tokens in texts:
         follower = make()
         for token in tokens:
             begin = clock()
@@ -280,47 +252,17 @@ def _follow(case: Case, make: Callable[[], Follower]) -> tuple[list[float], list
             accepted = follower.accept(token)
             end = clock()
             if not accepted:
-                raise RuntimeError(
-                    f"{type(follower).__name__} refuses token {token} of {case.name}"
-                )
+                raise RuntimeError(f"{type(follower).__name__} refuses token {token} of {name}")
             masks.append((filled - begin) * 1e6)
             accepts.append((end - filled) * 1e6)
     return masks, accepts
 
 
-_HEAD = f"{'':26} compile ms first text  cold p50   p99 us warm p50   p99 us   accept"
-
-
-def _lines(name: str, times: dict[str, Times]) -> str:
-    lines = []
-    for engine, one in times.items():
-        values: Sequence[float] = list(one.figures("").values())
-        cells = [*(f"{value:11.2f}" for value in values[:2]), *(f"{v:9.1f}" for v in values[2:])]
-        lines.append(f"{name:16} {engine:10}" + "".join(cells))
-    return "\n".join(lines)
-
-
-def _figures(name: str, times: dict[str, Times]) -> Figures:
-    figures: Figures = {}
-    for engine, one in times.items():
-        figures |= one.figures(f"{name}_{engine}_")
-    for key in (
-        "compile_ms",
-        "first_text_ms",
-        "cold_p50_us",
-        "cold_p99_us",
-        "warm_p50_us",
-        "warm_p99_us",
-    ):
-        best = min(figures[f"{name}_{engine}_{key}"] for engine in times if engine != "fsm")
-        figures[f"{name}_vs_best_{key}"] = figures[f"{name}_fsm_{key}"] / best
-    return figures
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """How much to measure."""
     parser.add_argument("--rounds", type=int, default=3, help="compilations of each constraint")
-    parser.add_argument("--passes", type=int, default=5, help="warm passes after each of them")
+    parser.add_argument("--requests", type=int, default=16, help="answered after each of them")
+    parser.add_argument("--passes", type=int, default=5, help="warm passes after these")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="measure these constraints alone")
 
 
