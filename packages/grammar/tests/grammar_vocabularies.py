@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from functools import lru_cache
 from itertools import pairwise
@@ -41,6 +42,40 @@ def toy_vocabulary() -> Vocabulary:
     """The same, and the merges that occur twice in a small text after them: 332 tokens."""
     first = [*_single_bytes(), b"</s>", b"<|im_start|>", None, b"a"]
     return Vocabulary([*first, *_merged()], [END], [SPECIAL])
+
+
+@lru_cache(maxsize=1)
+def structural_vocabulary() -> Vocabulary:
+    """Single bytes, and 1,500 pieces of JSON of up to 12 bytes, in which names come twice too."""
+    rng = random.Random(0)
+    pieces: set[bytes] = set()
+    while len(pieces) < 1500:
+        text = _json_text(rng, rng.choice(["", "", " ", "\n  ", "\n\t"]), 0)
+        for _ in range(20):
+            start = rng.randrange(len(text))
+            pieces.add(text[start : start + rng.randint(2, 12)].encode())
+    first = [*_single_bytes(), b"</s>", b"<|im_start|>", None, b"a"]
+    return Vocabulary([*first, *sorted(pieces)], [END], [SPECIAL])
+
+
+def _json_text(rng: random.Random, blank: str, depth: int) -> str:
+    """A value; `blank` stands behind commas and brackets, longer for each level around."""
+    around = blank + blank[1:] * depth
+    within = blank + blank[1:] * (depth + 1)
+    kind = rng.choice("[[{{{" if depth < 2 else "xxx[{")
+    entries = [
+        _json_text(rng, blank, depth + 1) for _ in range(rng.randint(0, 3) if kind != "x" else 0)
+    ]
+    if kind == "x":
+        return rng.choice(
+            ["1", "12", "-1.5", "77", "1e3", "null", "true", '"a"', '"ab"', '""', '"\\n"']
+        )
+    if kind == "{":
+        colon = ": " if blank else ":"
+        names = ["a", "ab", "b", "x1", "n", "name", "kids", "kind", "", "\\n", "\\u0061"]
+        entries = [f'"{rng.choice(names)}"{colon}{entry}' for entry in entries]
+    inside = within + f",{within}".join(entries) + around if entries else ""
+    return f"[{inside}]" if kind == "[" else f"{{{inside}}}"
 
 
 def encode(vocabulary: Vocabulary, text: bytes) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -160,7 +160,7 @@ def test_forced_text_goes_as_far_as_there_is_no_choice(pattern, before, forced):
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_steering_ends_every_text_in_time(pattern, vocabulary, monkeypatch):
     # Sweeps begin anywhere in the tree, even where no token is legal.
-    monkeypatch.setattr("phloem.grammar.token_engine._WORTH_A_SWEEP", 0)
+    monkeypatch.setattr("phloem.grammar.token_walks._WORTH_A_SWEEP", 0)
     vocabulary = vocabulary()
     grammar = grammar_of(pattern, vocabulary)
     choose = random.Random(2)
@@ -297,6 +297,9 @@ class Nested:
             return None
         return Region(BODY, self.state, lambda state: Nested(self.depth, state))
 
+    def part(self):
+        return None
+
     def distance(self, cost):
         rest = b'"' if self.state is not None else b""
         if self.state is not None:
@@ -304,18 +307,65 @@ class Nested:
         return cost(rest + b"]" * self.depth)
 
 
+@dataclass(frozen=True)
+class InString:
+    """The part of a `Nested` that is a string: the same at every depth."""
+
+    place: Nested
+    is_shared: bool
+    others = b""
+
+    @property
+    def key(self):
+        return ("string", self.place.state, self.place.escaped)
+
+    def cursor(self):
+        return replace(self.place, depth=0)
+
+    def mark(self, cursor):
+        return "closed" if cursor.complete else None
+
+    def outer(self, mark):
+        assert mark == "closed"
+        return type(self.place)(self.place.depth)
+
+
+class InParts(Nested):
+    """The same, told by its parts."""
+
+    is_shared = False
+
+    def step(self, byte):
+        after = Nested.step(self, byte)
+        return after and type(self)(after.depth, after.state, after.escaped)
+
+    def region(self):
+        region = Nested.region(self)
+        return region and region._replace(cursor=lambda state: type(self)(self.depth, state))
+
+    def part(self):
+        return None if self.state is None else InString(self, self.is_shared)
+
+
+class InSharedParts(InParts):
+    is_shared = True
+
+
 class NestedAutomaton:
-    start = Nested(0)
+    def __init__(self, kind=Nested):
+        self.start = kind(0)
 
     def serialize(self):
         return b""
 
 
-@pytest.mark.parametrize("sweep_from", [0, 256])
-def test_tokens_that_leave_a_region_are_followed_beyond_it(sweep_from, monkeypatch):
-    monkeypatch.setattr("phloem.grammar.token_engine._WORTH_A_SWEEP", sweep_from)
+@pytest.mark.parametrize("kind", [Nested, InParts, InSharedParts])
+@pytest.mark.parametrize("from_size", [0, 256])
+def test_tokens_that_leave_a_region_are_followed_beyond_it(from_size, kind, monkeypatch):
+    monkeypatch.setattr("phloem.grammar.token_walks._WORTH_A_SWEEP", from_size)
+    monkeypatch.setattr("phloem.grammar.token_walks._WORTH_A_TEMPLATE", from_size)
     vocabulary = toy_vocabulary()
-    grammar = AutomatonGrammar(vocabulary, NestedAutomaton())
+    grammar = AutomatonGrammar(vocabulary, NestedAutomaton(kind))
     choose = random.Random(4)
     for _ in range(12):
         matcher = grammar.matcher()
@@ -354,11 +404,8 @@ def test_an_automaton_that_tells_no_distances_is_not_steered():
         def distance(self, cost):
             return None
 
-    class Automaton(NestedAutomaton):
-        start = Untold(0)
-
     vocabulary = byte_vocabulary()
-    matcher = AutomatonGrammar(vocabulary, Automaton()).matcher()
+    matcher = AutomatonGrammar(vocabulary, NestedAutomaton(Untold)).matcher()
     assert matcher.distance_to_end() is None
     assert mask_of(matcher, vocabulary, 1) == mask_of(matcher, vocabulary)
 

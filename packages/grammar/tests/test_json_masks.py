@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grammar_vocabularies import END, SPECIAL, encode, toy_vocabulary
+from grammar_vocabularies import END, HOLE, SPECIAL, encode, structural_vocabulary, toy_vocabulary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from json_schema_strategies import schemas
@@ -19,7 +19,7 @@ from phloem.grammar import Constraint
 from phloem.grammar.automaton import Cursor
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
 from phloem.grammar.fsm_backend import FsmBackend
-from phloem.grammar.json_machine.text_cursors import NameCursor
+from phloem.grammar.json_machine.name_cursors import NameCursor
 from phloem.grammar.matcher import AutomatonGrammar, AutomatonMatcher
 from phloem.grammar.vocabulary import Vocabulary
 
@@ -94,7 +94,7 @@ def grammar_of(schema: Any, **options: Any) -> AutomatonGrammar:
 
 
 def legal_tokens(matcher: AutomatonMatcher, tokens_left: int | None = None) -> list[int]:
-    mask = np.zeros((1, VOCABULARY.words), np.int32)
+    mask = np.zeros((1, structural_vocabulary().words), np.int32)
     matcher.fill_mask(mask, 0, tokens_left)
     bits = np.unpackbits(mask.view(np.uint8)[0], bitorder="little")
     return np.flatnonzero(bits).tolist()  # type: ignore[no-any-return]
@@ -185,6 +185,81 @@ def test_a_mask_holds_exactly_the_tokens_whose_bytes_are_legal(name: str) -> Non
             break
         for byte in VOCABULARY.tokens[token] or b"":
             cursor = cursor.step(byte)  # type: ignore[assignment]
+
+
+MANY_PLACES: dict[str, Any] = {
+    "anything": {},
+    "a map": {"type": "object", "additionalProperties": {"type": "integer"}},
+    "open": {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "ab": {"items": {"enum": ["a", "ab", 1]}}, "b": {}},
+    },
+    "closed": {
+        "type": "object",
+        "properties": {
+            "a": {"type": "array", "items": {"type": "number"}},
+            "ab": {"type": ["boolean", "null"]},
+        },
+        "additionalProperties": False,
+    },
+    "short names": {
+        "type": "object",
+        "propertyNames": {"maxLength": 2},
+        "additionalProperties": {"enum": [1, "a"]},
+    },
+    "counted": {
+        "type": "array",
+        "items": {"anyOf": [{"type": "object"}, {"type": "string", "maxLength": 3}]},
+    },
+}
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+@pytest.mark.parametrize("name", [*SCHEMAS, *MANY_PLACES])
+def test_tokens_that_end_values_and_begin_others_are_told_as_by_their_bytes(
+    name: str, order: str
+) -> None:
+    rng, vocabulary = random.Random(name + order), structural_vocabulary()
+    constraint = Constraint.json_schema({**SCHEMAS, **MANY_PLACES}[name], property_order=order)
+    grammar = FsmBackend(vocabulary, seconds=20).compile(constraint)
+    for _ in range(3):
+        matcher, cursor = grammar.matcher(), grammar.automaton.start
+        for _ in range(12):
+            ends = reached(cursor, vocabulary)
+            expected = {*ends, *(vocabulary.stop_ids if cursor.complete else ())}
+            told = set(legal_tokens(matcher))
+            assert told <= expected
+            # What is left out holds the end of a name and the whole of another one.
+            assert all(
+                b'":' in vocabulary.tokens[token] and vocabulary.tokens[token].count(b'"') > 2
+                for token in expected - told
+            )
+            # With few tokens left, a walk of its own tells where each of them leads.
+            left = (matcher.distance_to_end() or 0) + rng.randint(0, 1)
+            assert set(legal_tokens(matcher, left)) <= expected
+            if not ends:
+                break
+            longer = [token for token in ends if token > HOLE]
+            token = rng.choice(longer if longer and rng.random() < 0.7 else [*ends])
+            assert matcher.accept(token)
+            cursor = ends[token]
+
+
+def reached(cursor: Cursor, vocabulary: Vocabulary) -> dict[int, Cursor]:
+    """Where each legal token leads, byte by byte."""
+    ends = {}
+    steps: dict[bytes, Cursor | None] = {b"": cursor}
+    for id, token in enumerate(vocabulary.tokens):
+        if not token:
+            continue
+        for count, byte in enumerate(token, 1):
+            if token[:count] not in steps:
+                before = steps[token[: count - 1]]
+                steps[token[:count]] = before and before.step(byte)
+        after = steps[token]
+        if after is not None:
+            ends[id] = after
+    return ends
 
 
 @pytest.mark.parametrize("name", ["any object", "tree", "open alternatives", "few names"])

@@ -58,6 +58,10 @@ class Cursor(Protocol):
         """For a position where a great many bytes are legal: a DFA that it moves within."""
         ...
 
+    def part(self) -> Part | None:
+        """For a position within a part of the text that is alike in many places; or None."""
+        ...
+
     def distance(self, cost: TokenCost) -> int | None:
         """An upper bound of the fewest tokens to a complete text: 0 if complete, None if unknown.
 
@@ -97,9 +101,53 @@ class Region(NamedTuple):
     """Whether no byte leaves the region, that is, all cursors of it step within `dfa` only."""
     leaving: bytes | None = None
     """All bytes that may leave it, which spares asking about others; None: any may."""
-    apart: bytes = b""
-    """Bytes that are another matter for the cursor that gave this region: as the first one, they
-    lead where its own `step` says. Those leave the region too, if `dfa` knows them or not."""
+    apart: tuple[bytes, ...] = ()
+    """Texts along which the cursor that gave this region tells more than `cursor` does: what leaves
+    the region right here or behind any beginning of one leads where its own steps say. Such a text
+    need not stay inside; to where it leads, then, its own steps say as well."""
+    dead: tuple[bytes, ...] = ()
+    """Beginnings of those that are not legal, although they stay inside."""
+
+
+class Part(Protocol):
+    """Something within a text, as a value of JSON is, by itself: what may come does not depend on
+    what is around it until it ends.
+
+    The texts that may follow the position which gave it are those of `cursor()`, up to where `mark`
+    is not None, followed by those of `outer` of that mark; and those that begin with one of
+    `others`. So masks are found once for all places where the part may stand.
+    """
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal where `cursor()` and all that follows from it are alike."""
+        ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the key is good for all automata, and no mark or key refers to one."""
+        ...
+
+    @property
+    def others(self) -> bytes:
+        """Bytes that do not belong to the part: `step` of the position itself is asked for them."""
+        ...
+
+    def cursor(self) -> Cursor:
+        """The position with nothing around the part."""
+        ...
+
+    def mark(self, cursor: Cursor) -> object | None:
+        """Tells an end of the part, or a position where what is around it matters, by a hashable.
+
+        None: neither. The part may also go on behind an end that is `complete`. Positions that a
+        region or a run of the part passes have no mark.
+        """
+        ...
+
+    def outer(self, mark: object) -> Cursor:
+        """The position in the whole text where the part has come to a mark."""
+        ...
 
 
 class Automaton(Protocol):

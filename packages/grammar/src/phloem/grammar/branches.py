@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phloem.grammar.dfa.table import Ints
 from phloem.grammar.token_trie import TokenTrie
 
 
@@ -43,14 +42,16 @@ class Branch:
         """One of other nodes of the trie."""
         return Branch(self._trie, nodes)
 
-    def first_byte(self, node: int) -> int:
-        """The first byte on the way to a node that is below."""
-        trie, nodes = self._trie, self.nodes
-        while (parent := int(trie.parents[node])) not in nodes:
-            node = parent
-        return trie.label_bytes[node]
+    def all_below(self) -> tuple[list[int], list[int]]:
+        """The nodes in and below it, and the tokens that end there."""
+        trie, nodes = self._trie, list(self.nodes)
+        for node in nodes:
+            nodes += trie.children(node)
+        return nodes, [token for node in nodes for token in trie.tokens_at(node)]
 
-    def tokens_below(self, firsts: bytes) -> Ints:
-        """The tokens whose first byte from here is one of some."""
-        nodes = [n for byte in firsts if byte in self.below for n in self.below[byte].nodes]
-        return self._trie.tokens_below(nodes)
+
+def joined(branches: Sequence[Branch]) -> Branch:
+    """The nodes of some branches as one."""
+    if len(branches) == 1:
+        return branches[0]
+    return branches[0].others([node for branch in branches for node in branch.nodes])

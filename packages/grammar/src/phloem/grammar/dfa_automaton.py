@@ -94,6 +94,10 @@ class DfaCursor:
             return None
         return Region(self._automaton.dfa, self._state, self._automaton.cursor, closed=True)
 
+    def part(self) -> None:
+        """None: what comes is its own matter all along."""
+        return None
+
     def distance(self, cost: TokenCost) -> int:
         """Of a completion of fewest bytes, which is consistent: each state has one of its own."""
         return self._automaton.distance(self._state, cost)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -74,35 +73,6 @@ class Outline:
         outline.end_states = sweep.end_states
         return outline
 
-    def without(self, firsts: bytes, left_out: Sequence[Row]) -> Outline:
-        """That of the tokens which begin with none of some bytes; `left_out` has all that do."""
-        tokens, bits, exits = self.tokens, self.bits, []
-        if bits is not None:
-            bits = bits.copy()
-            for row in left_out:
-                bits &= ~row
-        else:
-            tokens = [t for t in tokens if not any(row[t >> 5] >> (t & 31) & 1 for row in left_out)]
-        for one in self.exits:
-            nodes = tuple(
-                n
-                for n, first in zip(one.nodes, self._firsts(one), strict=True)
-                if first not in firsts
-            )
-            if len(nodes) == len(one.nodes):
-                exits.append(one)
-            elif nodes:
-                exits.append(one._replace(nodes=nodes))
-        return Outline(self._branch, tokens, bits, exits, self._shared)
-
-    @cached_property
-    def _first_bytes(self) -> dict[int, int]:
-        """By node of an exit: the first byte on the way to it."""
-        return {node: self._branch.first_byte(node) for one in self.exits for node in one.nodes}
-
-    def _firsts(self, one: Exit) -> list[int]:
-        return [self._first_bytes[node] for node in one.nodes]
-
     def behind(self, exits: Sequence[Exit]) -> Branch:
         """Where the tokens of some exits go on."""
         key = tuple(one.nodes for one in exits)
@@ -113,6 +83,39 @@ class Outline:
         return branch
 
 
+class Template(NamedTuple):
+    """What a `Part` comes to below a branch, wherever it stands."""
+
+    tokens: list[int]
+    """The tokens that the part tells, if they are few; otherwise none."""
+    bits: Row | None
+    """int32 [words]: these tokens, if they are not few."""
+    exits: list[tuple[object, Branch]]
+    """Marks that the part comes to, each once, with where more tokens go on."""
+
+    @classmethod
+    def of(
+        cls, tokens: list[int], rows: list[Row], words: int, exits: list[tuple[object, Branch]]
+    ) -> Template:
+        """That of some tokens and rows of more."""
+        if not rows and len(tokens) <= _FEW:
+            return cls(tokens, None, exits)
+        row = row_of(tokens, words)
+        for other in rows:
+            row |= other
+        return cls([], row, exits)
+
+
+class Inside(NamedTuple):
+    """Tokens that stay inside a region."""
+
+    region: Region
+    branch: Branch
+    """Where they begin."""
+    without: tuple[int, ...] = ()
+    """Those of which the region has nothing to tell."""
+
+
 class Sweeps:
     """The sweeps of a vocabulary, the latest kept."""
 
@@ -120,56 +123,53 @@ class Sweeps:
         self._vocabulary = vocabulary
         self.root = Branch(vocabulary.trie, (0,))
         """The whole vocabulary."""
-        self._words = vocabulary.words
-        self._rows: OrderedDict[Key, Row] = OrderedDict()
+        self.words = vocabulary.words
         self._outlines: OrderedDict[Key, Outline] = OrderedDict()
         self._sweeps: OrderedDict[Key, Sweep] = OrderedDict()
+        self._templates: OrderedDict[Key, Template] = OrderedDict()
 
     def outline(self, region: Region, branch: Branch) -> Outline:
-        """The tokens below a branch, from where a region is, but for those told apart."""
-        key = (region.dfa, region.state, region.leaving, branch)
-        if region.apart:
-            return _kept(
-                self._outlines,
-                (*key, region.apart),
-                lambda: self._outline_without(region, branch),
-                _OUTLINES,
-            )
+        """The tokens below a branch, from where a region is, whatever its cursor tells apart."""
         leaving = b"" if region.closed else region.leaving
         return _kept(
             self._outlines,
-            key,
-            lambda: Outline.of(branch, self._swept(region, branch), self._words, leaving),
+            (region.dfa, region.state, region.leaving, branch),
+            lambda: Outline.of(branch, self._swept(region, branch), self.words, leaving),
             _OUTLINES,
         )
 
-    def _outline_without(self, region: Region, branch: Branch) -> Outline:
-        # Tokens that leave by their first byte are none of those that stay.
-        firsts = [byte for byte in region.apart if region.dfa.step(region.state, byte) >= 0]
-        left_out = [
-            _kept(
-                self._rows,
-                (branch, byte),
-                lambda byte=byte: row_of(branch.tokens_below(bytes((byte,))), self._words),  # type: ignore[misc]
-                _ROWS,
-            )
-            for byte in firsts
-        ]
-        return self.outline(region._replace(apart=b""), branch).without(region.apart, left_out)
+    def template(self, key: Key, branch: Branch, find: Callable[[], Template]) -> Template:
+        """What a part of a key, which is good for all automata, comes to below a branch."""
+        return _kept(self._templates, (key, branch), find, _OUTLINES)
 
-    def end_states(self, region: Region, branch: Branch) -> list[int]:
+    def told(self, tokens: list[int], regions: Sequence[Inside]) -> tuple[list[int], list[Row]]:
+        """Some tokens, and those that stay inside regions as more of them or as rows."""
+        rows = []
+        for region, branch, without in regions:
+            outline = self.outline(region, branch)
+            tokens += [t for t in outline.tokens if t not in without] if without else outline.tokens
+            if outline.bits is not None:
+                bits = outline.bits
+                rows.append(bits & ~row_of([*without], self.words) if without else bits)
+        return tokens, rows
+
+    def end_states(self, inside: Inside) -> list[int]:
         """Each state that such a token leads to, once."""
+        region, branch, without = inside
         outline = self.outline(region, branch)
+        if without:
+            return self.whole(inside).end_states
         if outline.end_states is None:
-            outline.end_states = self.whole(region, branch).end_states
+            outline.end_states = self.whole(inside).end_states
         return outline.end_states
 
-    def whole(self, region: Region, branch: Branch) -> Sweep:
+    def whole(self, inside: Inside) -> Sweep:
         """The same with where each token leads. Large, so fewer are kept."""
+        region, branch, without = inside
         return _kept(
             self._sweeps,
-            (region.dfa, region.state, branch, region.apart),
-            lambda: self._swept(region, branch).without(branch.tokens_below(region.apart)),
+            (region.dfa, region.state, branch, without),
+            lambda: self._swept(region, branch).without(without),
             _WHOLE,
         )
 
@@ -192,5 +192,4 @@ def _kept(
 
 _FEW = 64
 _OUTLINES = 1024  # of up to 6 KB for 50,000 tokens
-_ROWS = 256
 _WHOLE = 16

@@ -7,16 +7,15 @@ region); a known one costs a lookup and the copy of a row. Which text was said i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from phloem.grammar.automaton import UNSPELLABLE, Cursor, Region, Run
-from phloem.grammar.branches import Branch
+from phloem.grammar.automaton import UNSPELLABLE, Cursor
 from phloem.grammar.mask_rows import MaskRows, row_of
-from phloem.grammar.sweeps import Exit, Outline, Sweeps
+from phloem.grammar.sweeps import Inside, Sweeps
+from phloem.grammar.token_walks import MaskWalk, Reach, Walk
 from phloem.grammar.vocabulary import Vocabulary
 
 
@@ -47,41 +46,6 @@ class Position:
         self.forced: bytes | None = None
 
 
-class Reach:
-    """Where each legal token leads."""
-
-    __slots__ = ("ends", "regions", "runs")
-
-    def __init__(self) -> None:
-        self.regions: list[tuple[Region, Branch]] = []
-        """By sweeps of regions, from branches of the trie."""
-        self.runs: list[tuple[Run, int, Sequence[int]]] = []
-        """Into runs, behind so many bytes of them."""
-        self.ends: list[tuple[Cursor, Sequence[int]]] = []
-        """All others, by cursor; one may be there more than once."""
-
-    def extend(self, other: Reach) -> None:
-        """Add all of another."""
-        self.regions += other.regions
-        self.runs += other.runs
-        self.ends += other.ends
-
-    def tokens(self) -> list[int]:
-        """The tokens that regions do not tell."""
-        found: list[int] = []
-        for _, tokens in self.ends:
-            found += tokens
-        for _, _, tokens in self.runs:
-            found += tokens
-        return found
-
-    def cursors(self) -> Iterator[tuple[Cursor, Sequence[int]]]:
-        """Where those lead."""
-        yield from self.ends
-        for run, count, tokens in self.runs:
-            yield run.cursor(count), tokens
-
-
 class TokenEngine:
     """Positions of one automaton over one vocabulary. Used by one thread."""
 
@@ -99,7 +63,8 @@ class TokenEngine:
         self._start = start
         self._sweeps = sweeps or Sweeps(vocabulary)
         self._positions: dict[Cursor, Position] = {}
-        self._parts: dict[tuple[Branch, Cursor], Reach] = {}
+        self._walk = Walk(self._sweeps)
+        self._mask_walk = MaskWalk(self._sweeps)
         self._filled: list[Position] = []
         self._cells, self._most_cells = 0, cache_bytes // _CELL_BYTES
 
@@ -139,7 +104,8 @@ class TokenEngine:
         """The row of `rows` with the mask of a position."""
         if position.row < 0:
             self._make_room()
-            self._learn(position, self._reached(position))
+            cursor = position.cursor
+            self._learn(position, Reach() if cursor is None else self._mask_walk.reach(cursor))
         return position.row
 
     def near_end(self, position: Position, tokens_left: int) -> npt.NDArray[np.int32] | None:
@@ -154,7 +120,7 @@ class TokenEngine:
         if known is not None:
             return known
         self._make_room()
-        reach = self._reached(position)
+        reach = Reach() if position.cursor is None else self._walk.reach(position.cursor)
         if position.row < 0:
             self._learn(position, reach)
         distances = self._distances(reach)
@@ -198,13 +164,9 @@ class TokenEngine:
         return None if cursor is None else self.at(cursor)
 
     def _learn(self, position: Position, reach: Reach) -> None:
-        listed = self._with_stops(position, reach.tokens())
-        bases = []
-        for region, branch in reach.regions:
-            outline = self._sweeps.outline(region, branch)
-            listed += outline.tokens
-            if outline.bits is not None:
-                bases.append(outline.bits)
+        listed, rows = self._sweeps.told(reach.tokens(), reach.regions)
+        bases = [*reach.bases, *rows]
+        listed = self._with_stops(position, listed)
         position.row = self.rows.add(listed, bases)
         self._filled.append(position)
 
@@ -221,12 +183,12 @@ class TokenEngine:
             if self._is_near(self.at(cursor), most):
                 listed += tokens
         row = row_of(self._with_stops(position, listed), self._words)
-        for region, branch in reach.regions:
-            row |= self._near_inside(region, branch, most)
+        for inside in reach.regions:
+            row |= self._near_inside(inside, most)
         return row
 
-    def _near_inside(self, region: Region, branch: Branch, most: int) -> npt.NDArray[np.int32]:
-        sweep = self._sweeps.whole(region, branch)
+    def _near_inside(self, inside: Inside, most: int) -> npt.NDArray[np.int32]:
+        region, sweep = inside.region, self._sweeps.whole(inside)
         states = np.zeros(region.dfa.states, bool)
         for end in sweep.end_states:
             states[end] = self._is_near(self.at(region.cursor(end)), most)
@@ -239,9 +201,9 @@ class TokenEngine:
     def _distances(self, reach: Reach) -> dict[Position, int]:
         """How far it is from where tokens lead; nothing if the automaton cannot tell."""
         ends = [
-            region.cursor(end)
-            for region, branch in reach.regions
-            for end in self._sweeps.end_states(region, branch)
+            inside.region.cursor(end)
+            for inside in reach.regions
+            for end in self._sweeps.end_states(inside)
         ]
         ends += [cursor for cursor, _ in reach.cursors()]
         targets = dict.fromkeys(self.at(cursor) for cursor in ends)
@@ -249,52 +211,13 @@ class TokenEngine:
         known = {target: far for target, far in found.items() if far is not None}
         return known if len(known) == len(found) else {}
 
-    def _reached(self, position: Position) -> Reach:
-        reach = Reach()
-        if position.cursor is not None:
-            for branch, cursor in self._add(self._sweeps.root, position.cursor, reach):
-                reach.extend(self._part(branch, cursor))
-        return reach
-
-    def _part(self, branch: Branch, cursor: Cursor) -> Reach:
-        """What a walk finds below a branch; kept, for many positions lead to the same one."""
-        part = self._parts.get((branch, cursor))
-        if part is None:
-            part = self._parts[branch, cursor] = Reach()
-            pending = [(branch, cursor)]
-            while pending:
-                pending += self._add(*pending.pop(), part)
-            self._cells += 4 * (1 + len(part.ends)) + len(part.runs)
-        return part
-
-    def _add(self, branch: Branch, cursor: Cursor, reach: Reach) -> list[tuple[Branch, Cursor]]:
-        """Add what is right below a branch; the branches below which there is more."""
-        run = cursor.run()
-        if run is not None:
-            return _along(branch, run, reach)
-        region = cursor.region() if branch.size > _WORTH_A_SWEEP else None
-        if region is None:
-            following = _below(branch, cursor)
-        else:
-            reach.regions.append((region, branch))
-            following = _exits(self._sweeps.outline(region, branch), region)
-            for byte in region.apart:
-                child = branch.below.get(byte)
-                target = None if child is None else cursor.step(byte)
-                if child is not None and target is not None:
-                    following.append((child, target))
-        further = []
-        for one in following:
-            child, target = one
-            if child.tokens:
-                reach.ends.append((target, child.tokens))
-            if not child.is_leaf:
-                further.append(one)
-        return further
-
     def _make_room(self) -> None:
-        if self.rows.is_full or self._cells > self._most_cells:
+        if self.rows.is_full or self._kept_cells > self._most_cells:
             self._start_over()
+
+    @property
+    def _kept_cells(self) -> int:
+        return self._cells + self._walk.cells + self._mask_walk.cells
 
     def _start_over(self) -> None:
         """Forget all positions. Those that matchers hold are still right, and learn anew."""
@@ -302,7 +225,8 @@ class TokenEngine:
             position.forget()
         self._positions.clear()
         self._filled.clear()
-        self._parts.clear()
+        self._walk.clear()
+        self._mask_walk.clear()
         self.rows.clear()
         self._cells = 0
 
@@ -330,54 +254,7 @@ def _forced(cursor: Cursor | None) -> bytes:
     return bytes(text)
 
 
-def _along(branch: Branch, run: Run, reach: Reach) -> list[tuple[Branch, Cursor]]:
-    """Add what is below a branch along a run; the branch behind it, if there is more."""
-    count, length = 0, len(run.text)
-    for byte in run.text:
-        child = branch.below.get(byte)
-        if child is None:
-            return []
-        branch, count = child, count + 1
-        if branch.tokens:
-            reach.runs.append((run, count, branch.tokens))
-        if branch.is_leaf:
-            return []
-    return [(branch, run.cursor(length))]
-
-
-def _below(branch: Branch, cursor: Cursor) -> list[tuple[Branch, Cursor]]:
-    """The branches one byte further that are legal from a cursor, with where they lead."""
-    below, found = branch.below, []
-    if len(below) > _FEW:
-        for byte, target in cursor.moves(below):
-            child = below.get(byte)
-            if child is not None:
-                found.append((child, target))
-        return found
-    for byte, child in below.items():
-        following = cursor.step(byte)
-        if following is not None:
-            found.append((child, following))
-    return found
-
-
-def _exits(outline: Outline, region: Region) -> list[tuple[Branch, Cursor]]:
-    """The branches by which tokens leave a region, with where they lead."""
-    sources: dict[int, Cursor] = {}
-    exits: dict[Cursor, list[Exit]] = {}
-    for one in outline.exits:
-        source = sources.get(one.state)
-        if source is None:
-            source = sources[one.state] = region.cursor(one.state)
-        target = source.step(one.byte)
-        if target is not None:
-            exits.setdefault(target, []).append(one)
-    return [(outline.behind(found), target) for target, found in exits.items()]
-
-
 _NOTHING: dict[int, Any] = {}
 """What positions have in place of dictionaries until those are written; never written itself."""
 _CELL_BYTES = 128  # about what an entry of a dictionary and its share of an object take
-_WORTH_A_SWEEP = 8
-_FEW = 8
 _UNKNOWN = -2

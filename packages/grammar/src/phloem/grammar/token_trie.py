@@ -88,16 +88,6 @@ class TokenTrie:
         """How many nodes there are in and below a node."""
         return self._sizes[node]
 
-    def tokens_below(self, nodes: Sequence[int]) -> Ints:
-        """The tokens that end in or below some nodes."""
-        level = np.array(nodes, np.int64)
-        levels = [level]
-        while len(level):
-            level = spans(self.first_children[level], self.child_counts[level])
-            levels.append(level)
-        found = np.concatenate(levels)
-        return self.tokens[spans(self.first_tokens[found], self.token_counts[found])]
-
     def sweep(self, dfa: Dfa, state: int, nodes: Sequence[int] = (0,)) -> Sweep:
         """Run every token below some nodes through a DFA that is in `state` at all of them."""
         row, classes = dfa.row(state), dfa.class_bytes
@@ -219,12 +209,12 @@ class Sweep:
     exit_bytes: Bytes
     """That byte, [m]."""
 
-    def without(self, tokens: Ints) -> Sweep:
+    def without(self, tokens: Sequence[int]) -> Sweep:
         """The same for all but some tokens; exits stay."""
-        if not len(tokens):
+        if not tokens:
             return self
-        left_out = np.zeros(max(int(self.tokens.max(initial=0)), int(tokens.max())) + 1, bool)
-        left_out[tokens] = True
+        left_out = np.zeros(max(int(self.tokens.max(initial=0)), *tokens) + 1, bool)
+        left_out[[*tokens]] = True
         kept = ~left_out[self.tokens]
         ends = self.ends[kept]
         end_states = np.flatnonzero(np.bincount(ends)).tolist()

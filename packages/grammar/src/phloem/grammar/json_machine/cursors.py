@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from phloem.grammar.automaton import Region, Run, TokenCost
+from phloem.grammar.automaton import Cursor, Part, Region, Run, TokenCost
 from phloem.grammar.json_machine.layout import (
     MOST_SPACES,
     NEWLINE,
@@ -79,6 +79,10 @@ class JsonCursor(ABC):
 
     def region(self) -> Region | None:
         """None: few bytes are legal."""
+        return None
+
+    def part(self) -> Part | None:
+        """None: what is around it matters at once."""
         return None
 
     def distance(self, cost: TokenCost) -> int:
@@ -238,6 +242,46 @@ class Member(JsonCursor):
         if growing is None or growing.kind == "object":
             return self._stepped([*others, QUOTE], among)
         return [*self._stepped(others, among), *self.item(growing).moves(among)]
+
+    def part(self) -> Part | None:
+        """The item that comes, or the quote of a name, if one does."""
+        growing = self.growing
+        if growing is None:
+            return None
+        closing = (CLOSING[growing.kind],) if self.can_close else ()
+        if growing.kind == "object":
+            return BlanksPart(self, growing, bytes(closing))
+        blank = (SPACE, NEWLINE) if self.can_blank else ()
+        return self.item(growing).part_of(self, bytes((*closing, *blank)))
+
+
+class BlanksPart:
+    """What may come in front of a name. See `automaton.Part`."""
+
+    __slots__ = ("_growing", "_member", "key", "others")
+    is_shared = True
+
+    def __init__(self, member: Member, growing: Level, others: bytes) -> None:
+        self._member = member
+        self._growing = growing
+        self.key = (BlanksPart, member.can_blank)
+        self.others = others
+
+    def cursor(self) -> Member:
+        """The position itself, if it cannot close: what is around it is not come to."""
+        member = self._member
+        return member.machine.cursor(Member, member.layout, self._growing, member.can_blank, False)
+
+    def mark(self, cursor: Cursor) -> object | None:
+        """Of the name, and of indentation."""
+        return None if isinstance(cursor, Member) else isinstance(cursor, Indent)
+
+    def outer(self, mark: object) -> JsonCursor:
+        """Within the one or the other."""
+        machine, layout = self._member.machine, self._member.layout
+        if mark:
+            return machine.cursor(Indent, layout, self._growing, False, 0, 0)
+        return machine.name(layout, self._growing)
 
 
 class Indent(JsonCursor):

@@ -30,6 +30,7 @@ from phloem.grammar.json_machine.cursors import (
 )
 from phloem.grammar.json_machine.layout import SPACE
 from phloem.grammar.json_machine.levels import Container, Level
+from phloem.grammar.json_machine.name_cursors import NameCursor, NamePlace
 from phloem.grammar.json_machine.nodes import FILLER, NumberMachine, StringMachine
 from phloem.grammar.json_machine.objects import (
     UNKNOWN,
@@ -38,7 +39,7 @@ from phloem.grammar.json_machine.objects import (
     numbers_of,
 )
 from phloem.grammar.json_machine.spelling import spelled, unicode_escape
-from phloem.grammar.json_machine.text_cursors import NameCursor, NamePlace, StringCursor
+from phloem.grammar.json_machine.text_cursors import StringCursor
 from phloem.grammar.json_machine.value_cursors import Colon, Number, Value, Word
 from phloem.grammar.json_schema.shape import NodeId
 

@@ -15,11 +15,12 @@ from phloem.grammar.json_machine.cursors import Candidates, JsonCursor
 from phloem.grammar.json_machine.distances import Distances
 from phloem.grammar.json_machine.layout import UNDECIDED, Layout
 from phloem.grammar.json_machine.levels import Container, Kind, Level, Levels
+from phloem.grammar.json_machine.name_cursors import NameCursor
 from phloem.grammar.json_machine.nodes import NodeMachine, parts
 from phloem.grammar.json_machine.objects import ObjectState
 from phloem.grammar.json_machine.regions import Regions
 from phloem.grammar.json_machine.serial import Compiled, packed, unpacked
-from phloem.grammar.json_machine.text_cursors import NameCursor, StringCursor
+from phloem.grammar.json_machine.text_cursors import StringCursor
 from phloem.grammar.json_machine.value_cursors import Value
 from phloem.grammar.json_machine.weights import INFINITE, least_fixpoint
 from phloem.grammar.json_schema.shape import NodeId, SchemaGraph

@@ -166,6 +166,11 @@ class NodeMachine:
             firsts.append(ord("{"))
         return bytes(firsts)
 
+    @cached_property
+    def content(self) -> tuple[object, ...] | None:
+        """Equal for nodes of the same values, whatever schemas they are of; None: not known."""
+        return None if self.containers else (*self.words, self.number, self.strings)
+
     def weigh(self) -> int:
         """About how many bytes its smallest value takes, by the weights as they are now."""
         weights = [len(word) for word in self.words.values()]

@@ -8,7 +8,7 @@ tokens that hold the end of one undeclared name and all of another.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -20,13 +20,14 @@ from phloem.grammar.dfa.literals import of_lengths
 from phloem.grammar.dfa.serial import packed
 from phloem.grammar.dfa.table import Bytes, Ints, Table
 from phloem.grammar.json_machine.layout import SPACE, TAB
-from phloem.grammar.json_machine.objects import UNKNOWN
+from phloem.grammar.json_machine.objects import UNKNOWN, numbers_of
 from phloem.grammar.json_machine.spelling import BACKSLASH, PLAIN, QUOTE
 
 if TYPE_CHECKING:
-    from phloem.grammar.json_machine.cursors import Indent
+    from phloem.grammar.json_machine.cursors import Indent, JsonCursor
     from phloem.grammar.json_machine.machine import JsonMachine
-    from phloem.grammar.json_machine.text_cursors import NameCursor, NamePlace, StringCursor
+    from phloem.grammar.json_machine.name_cursors import NameCursor, NamePlace
+    from phloem.grammar.json_machine.text_cursors import StringCursor
 
 _NARROW = 16
 """So few plain bytes are walked rather than swept."""
@@ -157,9 +158,8 @@ class Regions:
             return machine.cursor(kind, layout, tuple(moved), b"")
 
         apart = _told_apart(places)
-        if apart or _is_special(places):
-            apart.update(_ENDS)
-        return Region(joint.dfa, state, behind, leaving=_ENDS, apart=bytes(sorted(apart)))
+        dead = _dead(cursor, apart) if _may_run_out(places) else ()
+        return Region(joint.dfa, state, behind, leaving=_ENDS, apart=apart, dead=dead)
 
     def _joint(self, dfas: tuple[Dfa, ...], at: tuple[int, ...]) -> tuple[Joint, int] | None:
         """The joint DFA of some, and its state; None if it is too large."""
@@ -194,18 +194,44 @@ def _is_special(places: tuple[NamePlace, ...]) -> bool:
     )
 
 
-def _told_apart(places: tuple[NamePlace, ...]) -> set[int]:
-    """The plain bytes that go on in a declared name, or in one that was used."""
-    found: set[int] = set()
+def _told_apart(places: tuple[NamePlace, ...]) -> tuple[bytes, ...]:
+    """The rests of declared names, and of those that were used, as far as they are plain."""
+    found = {b""} if _is_special(places) else set[bytes]()
     for state, _, tree, states, name in places:
         if tree is not None:
-            found.update(b for b, below in tree.children.items() if below.below & state.choices)
+            names = state.machine.names
+            below = numbers_of(tree.below & state.choices, len(names)).tolist()
+            found.update(names[number][tree.depth :] for number in below)
         if any(at >= 0 for at in states):
-            length = len(name)
-            found.update(
-                used[length] for used in state.names if len(used) > length and used.startswith(name)
-            )
-    return {byte for byte in found if _PLAIN[byte]}
+            found.update(used[len(name) :] for used in state.names if used.startswith(name))
+    return tuple(sorted({_plain_part(text) for text in found}))
+
+
+def _plain_part(text: bytes) -> bytes:
+    others = text.translate(None, PLAIN)
+    return text[: text.index(others[0])] if others else text
+
+
+def _may_run_out(places: tuple[NamePlace, ...]) -> bool:
+    """Whether some class may have no names left but those that were used."""
+    return any(
+        at >= 0 and state.names and not state.machine.paths[number].unbounded
+        for state, _, _, states, _ in places
+        for number, at in zip(state.classes, states, strict=True)
+    )
+
+
+def _dead(cursor: NameCursor, texts: Iterable[bytes]) -> tuple[bytes, ...]:
+    """The shortest beginnings of texts that are not legal."""
+    found = set()
+    for text in texts:
+        after: JsonCursor | None = cursor
+        for count, byte in enumerate(text, 1):
+            after = after and after.step(byte)
+            if after is None:
+                found.add(text[:count])
+                break
+    return tuple(sorted(found))
 
 
 def _joint(dfas: tuple[Dfa, ...], start: tuple[int, ...]) -> Joint | None:

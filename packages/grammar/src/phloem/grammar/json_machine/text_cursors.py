@@ -12,13 +12,11 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Set
 from typing import TYPE_CHECKING, Any, Literal
 
-from phloem.grammar.automaton import Region, Run
+from phloem.grammar.automaton import Part, Region, Run
 from phloem.grammar.json_machine.cursors import After, JsonCursor
 from phloem.grammar.json_machine.layout import Layout
 from phloem.grammar.json_machine.levels import Level
-from phloem.grammar.json_machine.name_tree import NameTree
 from phloem.grammar.json_machine.nodes import StringMachine
-from phloem.grammar.json_machine.objects import UNKNOWN, ObjectState
 from phloem.grammar.json_machine.spelling import (
     BACKSLASH,
     HEX_DIGITS,
@@ -28,27 +26,19 @@ from phloem.grammar.json_machine.spelling import (
     SHORT_ESCAPES,
     UNSPELLED,
     code_points,
-    forced_part,
 )
-from phloem.grammar.json_machine.value_cursors import COLON, Colon
-from phloem.grammar.json_schema.shape import NodeId
+from phloem.grammar.json_machine.value_parts import ValuePart, common_level
 
 if TYPE_CHECKING:
     from phloem.grammar.json_machine.machine import JsonMachine
 
 StringPlace = tuple[StringMachine, int, int, Level]
 """A shape, its state (two numbers), and the level behind the string."""
-NamePlace = tuple[ObjectState, Level, "NameTree | None", tuple[int, ...], bytes]
-"""The state before the name, the level around the object, the place among the declared names,
-the states of the classes that `ObjectState.classes` tells (-1 is dead), and the name so far, which
-is left empty where no class is alive."""
-
 _PLAIN = frozenset(PLAIN)
 _BEGINS = frozenset(range(0x80)) | frozenset(range(0xC2, 0xF5))
 _UNICODE = frozenset(byte for byte in _BEGINS if any(a <= byte <= z for a, z in UNSPELLED))
 _TIDY = _UNICODE | frozenset(NEEDED_ESCAPES)
 _IN_ESCAPE = HEX_DIGITS + b"\\u"
-_BEHIND_NAME = bytes((QUOTE, COLON))
 _AFTER_BACKSLASH = bytes(sorted((*SHORT_ESCAPES, ord("u"))))
 
 
@@ -252,130 +242,15 @@ class StringCursor(TextCursor):
 
         return Run(text, behind) if text else None
 
+    def part(self) -> Part | None:
+        """The rest of the string, unless it is forced."""
+        level = common_level(level for _, _, _, level in self.places)
+        if level is None or self.run() is not None:
+            return None
+        base = self.machine.levels.text
+        alone = tuple([(string, state, count, base) for string, state, count, _ in self.places])
+        key = (self.pending, *[place[:3] for place in self.places])
+        return ValuePart(self, level, StringCursor, (alone, self.pending), key)
+
     def _find_region(self) -> Region | None:
         return self.machine.regions.of_string(self)
-
-
-class NameCursor(TextCursor):
-    """Within the name of a property."""
-
-    __slots__ = ()
-    places: tuple[NamePlace, ...]
-
-    def fed(self, places: tuple[NamePlace, ...], byte: int) -> tuple[NamePlace, ...]:
-        """The places after one more byte of content."""
-        moved = []
-        for state, around, tree, states, name in places:
-            if tree is not None:
-                tree = tree.children.get(byte)
-                if tree is not None and not tree.below & state.choices:
-                    tree = None
-            longer = name + bytes((byte,))
-            states = tuple(
-                [
-                    self._class_step(state, number, at, byte, longer)
-                    for number, at in zip(state.classes, states, strict=True)
-                ]
-            )
-            is_open = max(states, default=-1) >= 0
-            if tree is not None or is_open:
-                moved.append((state, around, tree, states, longer if is_open else b""))
-        return tuple(moved)
-
-    def _class_step(self, state: ObjectState, number: int, at: int, byte: int, name: bytes) -> int:
-        machine = state.machine
-        target = -1 if at < 0 else machine.others[number][0].step(at, byte)
-        if target >= 0 and not machine.has_names(number, target, name, state.names):
-            return -1
-        return target
-
-    def content_bytes(self, places: tuple[NamePlace, ...]) -> set[int]:
-        """The bytes of content that may come next."""
-        found: set[int] = set()
-        for place in places:
-            state, _, tree, states, _name = place
-            if tree is not None:
-                choices = state.choices
-                found.update(byte for byte, below in tree.children.items() if below.below & choices)
-            for number, at in zip(state.classes, states, strict=True):
-                if at < 0:
-                    continue
-                machine = state.machine
-                firsts = machine.others[number][0].first_bytes(at)
-                if state.names and not machine.paths[number].unbounded:
-                    found.update(byte for byte in firsts if self.fed((place,), byte))
-                else:
-                    found.update(firsts)
-        return found
-
-    def closed(self) -> JsonCursor | None:
-        """Behind the name."""
-        found = [
-            (node, self.machine.within("object", after, around))
-            for node, after, around in self.endings()
-        ]
-        if not found:
-            return None
-        return self.machine.cursor(Colon, self.layout, self.machine.candidates(found))
-
-    def endings(self) -> list[tuple[NodeId, ObjectState, Level]]:
-        """What the name can be if it ends here: the node of the value, and what is behind it."""
-        found = []
-        for state, around, tree, states, name in self.places:
-            machine = state.machine
-            if tree is not None and tree.ends >= 0 and state.choices >> tree.ends & 1:
-                number = tree.ends
-                found.append((machine.nodes[number], machine.after_declared(state, number), around))
-            if name in state.names or UNKNOWN in state.names:
-                continue
-            for number, at in zip(state.classes, states, strict=True):
-                if at >= 0 and machine.others[number][0].accepting[at]:
-                    after = machine.after_other(state, number, name)
-                    found.append((machine.others[number][1], after, around))
-        return found
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether finitely many names are left."""
-        return not any(
-            at >= 0 and state.machine.paths[number].heights[at] < 0
-            for state, _, _, states, _ in self.places
-            for number, at in zip(state.classes, states, strict=True)
-        )
-
-    def run(self) -> Run | None:
-        """The rest of the only name that can come, and the colon."""
-        rest = None if self.pending else self._only_rest()
-        if rest is None:
-            return None
-        plain = forced_part(rest)
-        is_whole = len(plain) == len(rest)
-
-        def behind(count: int) -> JsonCursor:
-            places = [
-                (state, around, tree and tree.below_path(plain[:count]), states, b"")
-                for state, around, tree, states, _ in self.places
-            ]
-            cursor: JsonCursor = self.at(tuple(places))
-            for byte in _BEHIND_NAME[: max(count - len(plain), 0)]:
-                cursor = cursor.step(byte)  # type: ignore[assignment]
-            return cursor
-
-        text = plain + _BEHIND_NAME if is_whole else plain
-        return Run(text, behind) if text else None
-
-    def _only_rest(self) -> bytes | None:
-        """The rest of the name, if only one is possible."""
-        found: bytes | None = None
-        for state, _, tree, states, _ in self.places:
-            below = 0 if tree is None else tree.below & state.choices
-            if tree is None or below & (below - 1) or any(at >= 0 for at in states):
-                return None
-            rest = state.machine.names[below.bit_length() - 1][tree.depth :]
-            if found is not None and rest != found:
-                return None
-            found = rest
-        return found
-
-    def _find_region(self) -> Region | None:
-        return self.machine.regions.of_name(self)

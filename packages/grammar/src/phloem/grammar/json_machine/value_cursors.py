@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from phloem.grammar.automaton import Run
+from phloem.grammar.automaton import Part, Run
 from phloem.grammar.json_machine.cursors import After, Candidates, JsonCursor, Member
 from phloem.grammar.json_machine.layout import SPACE, Layout
 from phloem.grammar.json_machine.levels import Level
 from phloem.grammar.json_machine.nodes import NumberMachine
 from phloem.grammar.json_machine.spelling import QUOTE
+from phloem.grammar.json_machine.value_parts import ValuePart, common_level
 
 if TYPE_CHECKING:
     from phloem.grammar.json_machine.machine import JsonMachine
@@ -39,6 +40,10 @@ class Colon(JsonCursor):
     def first_bytes(self) -> Iterable[int]:
         """The colon."""
         return (COLON,)
+
+    def part(self) -> Part | None:
+        """The value, with the colon."""
+        return _part(self, Colon, self.candidates)
 
 
 class Value(JsonCursor):
@@ -108,6 +113,14 @@ class Value(JsonCursor):
         if places:
             found += Number.digits(self.machine, self.layout, places)
         return found
+
+    def part(self) -> Part | None:
+        """The value."""
+        return self.part_of(self, bytes((SPACE,)) if self.is_spaced else b"")
+
+    def part_of(self, origin: JsonCursor, others: bytes) -> Part | None:
+        """The value, of a position where also other bytes may come."""
+        return _part(origin, Value, self.candidates, others, False)
 
 
 class Word(JsonCursor):
@@ -222,3 +235,32 @@ class Number(JsonCursor):
         ended = self.ended
         # What may come behind a number is no part of one.
         return found if ended is None else [*found, *ended.moves(among)]
+
+    def part(self) -> Part | None:
+        """The rest of the number."""
+        level = common_level(level for _, _, level in self.places)
+        if level is None:
+            return None
+        base = self.machine.levels.text
+        alone = tuple([(number, at, base) for number, at, _ in self.places])
+        key = tuple([(number, at) for number, at, _ in self.places])
+        return ValuePart(self, level, Number, (alone,), key)
+
+
+def _part(
+    origin: JsonCursor,
+    kind: type[JsonCursor],
+    candidates: Candidates,
+    others: bytes = b"",
+    *options: bool,
+) -> Part | None:
+    """What may be a value; `kind` is what takes it, and options."""
+    level = common_level([level for _, level in candidates])
+    if level is None:
+        return None
+    machine = origin.machine
+    contents = tuple([machine.nodes[node].content for node, _ in candidates])
+    shared = None if None in contents else (machine.is_compact, *contents)
+    base = machine.levels.text
+    alone = tuple([(node, base) for node, _ in candidates])
+    return ValuePart(origin, level, kind, (alone, *options), shared, others)

@@ -155,6 +155,10 @@ class TagCursor:
 
         return Region(inner.dfa, inner.state, cursor)
 
+    def part(self) -> None:
+        """None: contents are walked through with what is around them."""
+        return None
+
     def distance(self, cost: TokenCost) -> int | None:
         """The least of the threads' distances; None if one of them does not know."""
         least = UNSPELLABLE

@@ -1,0 +1,195 @@
+"""The cursor within names of properties. What all strings share is `text_cursors`'."""
+
+from __future__ import annotations
+
+from phloem.grammar.automaton import Cursor, Part, Region, Run
+from phloem.grammar.json_machine.cursors import JsonCursor
+from phloem.grammar.json_machine.levels import Level
+from phloem.grammar.json_machine.name_tree import NameTree
+from phloem.grammar.json_machine.objects import UNKNOWN, ObjectState
+from phloem.grammar.json_machine.spelling import QUOTE, forced_part
+from phloem.grammar.json_machine.text_cursors import TextCursor
+from phloem.grammar.json_machine.value_cursors import COLON, Colon
+from phloem.grammar.json_schema.shape import NodeId
+
+NamePlace = tuple[ObjectState, Level, NameTree | None, tuple[int, ...], bytes]
+"""The state before the name, the level around the object, the place among the declared names,
+the states of the classes that `ObjectState.classes` tells (-1 is dead), and the name so far, which
+is left empty where no class is alive."""
+
+_BEHIND_NAME = bytes((QUOTE, COLON))
+
+
+class NameCursor(TextCursor):
+    """Within the name of a property."""
+
+    __slots__ = ()
+    places: tuple[NamePlace, ...]
+
+    def fed(self, places: tuple[NamePlace, ...], byte: int) -> tuple[NamePlace, ...]:
+        """The places after one more byte of content."""
+        moved = []
+        for state, around, tree, states, name in places:
+            if tree is not None:
+                tree = tree.children.get(byte)
+                if tree is not None and not tree.below & state.choices:
+                    tree = None
+            longer = name + bytes((byte,))
+            states = tuple(
+                [
+                    self._class_step(state, number, at, byte, longer)
+                    for number, at in zip(state.classes, states, strict=True)
+                ]
+            )
+            is_open = max(states, default=-1) >= 0
+            if tree is not None or is_open:
+                moved.append((state, around, tree, states, longer if is_open else b""))
+        return tuple(moved)
+
+    def _class_step(self, state: ObjectState, number: int, at: int, byte: int, name: bytes) -> int:
+        machine = state.machine
+        target = -1 if at < 0 else machine.others[number][0].step(at, byte)
+        if target >= 0 and not machine.has_names(number, target, name, state.names):
+            return -1
+        return target
+
+    def content_bytes(self, places: tuple[NamePlace, ...]) -> set[int]:
+        """The bytes of content that may come next."""
+        found: set[int] = set()
+        for place in places:
+            state, _, tree, states, _name = place
+            if tree is not None:
+                choices = state.choices
+                found.update(byte for byte, below in tree.children.items() if below.below & choices)
+            for number, at in zip(state.classes, states, strict=True):
+                if at < 0:
+                    continue
+                machine = state.machine
+                firsts = machine.others[number][0].first_bytes(at)
+                if state.names and not machine.paths[number].unbounded:
+                    found.update(byte for byte in firsts if self.fed((place,), byte))
+                else:
+                    found.update(firsts)
+        return found
+
+    def closed(self) -> JsonCursor | None:
+        """Behind the name."""
+        found = [
+            (node, self.machine.within("object", after, around))
+            for node, after, around in self.endings()
+        ]
+        if not found:
+            return None
+        return self.machine.cursor(Colon, self.layout, self.machine.candidates(found))
+
+    def endings(self) -> list[tuple[NodeId, ObjectState, Level]]:
+        """What the name can be if it ends here: the node of the value, and what is behind it."""
+        found = []
+        for state, around, tree, states, name in self.places:
+            machine = state.machine
+            if tree is not None and tree.ends >= 0 and state.choices >> tree.ends & 1:
+                number = tree.ends
+                found.append((machine.nodes[number], machine.after_declared(state, number), around))
+            if name in state.names or UNKNOWN in state.names:
+                continue
+            for number, at in zip(state.classes, states, strict=True):
+                if at >= 0 and machine.others[number][0].accepting[at]:
+                    after = machine.after_other(state, number, name)
+                    found.append((machine.others[number][1], after, around))
+        return found
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether finitely many names are left."""
+        return not any(
+            at >= 0 and state.machine.paths[number].heights[at] < 0
+            for state, _, _, states, _ in self.places
+            for number, at in zip(state.classes, states, strict=True)
+        )
+
+    def run(self) -> Run | None:
+        """The rest of the only name that can come, and the colon."""
+        rest = None if self.pending else self._only_rest()
+        if rest is None:
+            return None
+        plain = forced_part(rest)
+        is_whole = len(plain) == len(rest)
+
+        def behind(count: int) -> JsonCursor:
+            places = [
+                (state, around, tree and tree.below_path(plain[:count]), states, b"")
+                for state, around, tree, states, _ in self.places
+            ]
+            cursor: JsonCursor = self.at(tuple(places))
+            for byte in _BEHIND_NAME[: max(count - len(plain), 0)]:
+                cursor = cursor.step(byte)  # type: ignore[assignment]
+            return cursor
+
+        text = plain + _BEHIND_NAME if is_whole else plain
+        return Run(text, behind) if text else None
+
+    def part(self) -> Part | None:
+        """The rest of the name, where none that is declared or was used can come of it."""
+        if len(self.places) != 1 or not self._is_free:
+            return None
+        state, around, _, states, _ = self.places[0]
+        alive = [(number, at) for number, at in zip(state.classes, states, strict=True) if at >= 0]
+        if len(alive) != 1 or not state.machine.paths[alive[0][0]].unbounded:
+            return None
+        return FreeNamePart(self, state, around, *alive[0])
+
+    @property
+    def _is_free(self) -> bool:
+        if self.pending:
+            return self.places[0][4].startswith(UNKNOWN)
+        region = self.region()
+        return region is not None and not region.apart
+
+    def _only_rest(self) -> bytes | None:
+        """The rest of the name, if only one is possible."""
+        found: bytes | None = None
+        for state, _, tree, states, _ in self.places:
+            below = 0 if tree is None else tree.below & state.choices
+            if tree is None or below & (below - 1) or any(at >= 0 for at in states):
+                return None
+            rest = state.machine.names[below.bit_length() - 1][tree.depth :]
+            if found is not None and rest != found:
+                return None
+            found = rest
+        return found
+
+    def _find_region(self) -> Region | None:
+        return self.machine.regions.of_name(self)
+
+
+class FreeNamePart:
+    """The rest of a name of one class about which no other names matter. See `automaton.Part`."""
+
+    __slots__ = ("_around", "_cursor", "_number", "_state", "is_shared", "key", "others")
+
+    def __init__(
+        self, cursor: NameCursor, state: ObjectState, around: Level, number: int, at: int
+    ) -> None:
+        machine = state.machine
+        self._cursor, self._state, self._around, self._number = cursor, state, around, number
+        self.others = b""
+        self.is_shared = not machine.names
+        names = machine.others[number][0] if self.is_shared else (machine, number)
+        can_end = UNKNOWN not in state.names
+        self.key = (NameCursor, cursor.pending, names, at, can_end)
+
+    def cursor(self) -> NameCursor:
+        """The position itself: what is around it is not come to."""
+        return self._cursor
+
+    def mark(self, cursor: Cursor) -> object | None:
+        """Of the end of the name."""
+        return Colon if isinstance(cursor, Colon) else None
+
+    def outer(self, mark: object) -> Colon:
+        """Behind the name; what it was is not told, as behind regions."""
+        machine, state = self._cursor.machine, self._state
+        after = state.machine.after_other(state, self._number, UNKNOWN)
+        node = state.machine.others[self._number][1]
+        level = machine.within("object", after, self._around)
+        return machine.cursor(Colon, self._cursor.layout, ((node, level),))
