@@ -48,10 +48,3 @@ class Branch:
         for node in nodes:
             nodes += trie.children(node)
         return nodes, [token for node in nodes for token in trie.tokens_at(node)]
-
-
-def joined(branches: Sequence[Branch]) -> Branch:
-    """The nodes of some branches as one."""
-    if len(branches) == 1:
-        return branches[0]
-    return branches[0].others([node for branch in branches for node in branch.nodes])

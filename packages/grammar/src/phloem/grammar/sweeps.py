@@ -127,6 +127,7 @@ class Sweeps:
         self._outlines: OrderedDict[Key, Outline] = OrderedDict()
         self._sweeps: OrderedDict[Key, Sweep] = OrderedDict()
         self._templates: OrderedDict[Key, Template] = OrderedDict()
+        self._joined: OrderedDict[Key, Branch] = OrderedDict()
 
     def outline(self, region: Region, branch: Branch) -> Outline:
         """The tokens below a branch, from where a region is, whatever its cursor tells apart."""
@@ -141,6 +142,13 @@ class Sweeps:
     def template(self, key: Key, branch: Branch, find: Callable[[], Template]) -> Template:
         """What a part of a key, which is good for all automata, comes to below a branch."""
         return _kept(self._templates, (key, branch), find, _OUTLINES)
+
+    def joined(self, branches: Sequence[Branch]) -> Branch:
+        """The nodes of some branches as one."""
+        if len(branches) == 1:
+            return branches[0]
+        nodes = tuple([node for branch in branches for node in branch.nodes])
+        return _kept(self._joined, nodes, lambda: self.root.others(nodes), _OUTLINES)
 
     def told(self, tokens: list[int], regions: Sequence[Inside]) -> tuple[list[int], list[Row]]:
         """Some tokens, and those that stay inside regions as more of them or as rows."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phloem.grammar.automaton import Cursor, Part, Region, Run
-from phloem.grammar.branches import Branch, joined
+from phloem.grammar.branches import Branch
 from phloem.grammar.sweeps import Exit, Inside, Outline, Sweeps, Template
 from phloem.grammar.told_apart import Following, ToldApart
 
@@ -179,7 +179,7 @@ class MaskWalk(Walk):
         while pending:
             sort(super()._add(*pending.pop(), reach))
         tokens, rows = self._sweeps.told(reach.tokens(), reach.regions)
-        exits = [(mark, joined(found)) for mark, found in ends.items()]
+        exits = [(mark, self._sweeps.joined(found)) for mark, found in ends.items()]
         return Template.of(tokens, rows, self._sweeps.words, exits)
 
 

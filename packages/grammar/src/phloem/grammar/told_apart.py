@@ -39,14 +39,15 @@ class ToldApart:
 
     def _follow(self, text: bytes) -> None:
         branch, state = self._branch, self._region.state
+        step, seen = self._region.dfa.step, self._seen
         for count, byte in enumerate(text, 1):
             child = branch.below.get(byte)
             if child is None:
                 return
-            state = self._region.dfa.step(state, byte)
-            goes_on = self._seen.get(child)
+            state = step(state, byte)
+            goes_on = seen.get(child)
             if goes_on is None:
-                goes_on = self._seen[child] = self._enter(child, state, text[:count])
+                goes_on = seen[child] = self._enter(child, state, text[:count])
             if not goes_on:
                 return
             branch = child
@@ -61,7 +62,9 @@ class ToldApart:
                 return False
             self.ends.append((cursor, child.tokens))
             self.tokens += child.tokens
-        self._leave(child, state, text)
+        leaving = self._region.leaving
+        if leaving is None or not child.below.keys().isdisjoint(leaving):
+            self._leave(child, state, text)
         return True
 
     def _leave(self, branch: Branch, state: int, text: bytes) -> None:

@@ -155,6 +155,45 @@ class After(JsonCursor):
             found.append((COMMA, member))
         return found
 
+    def part(self) -> Part | None:
+        """What ends the value and begins what comes next."""
+        return AfterPart(self) if self.level.depth else None
+
+
+class AfterPart:
+    """A comma or the end of a container, with blanks before it. See `automaton.Part`."""
+
+    __slots__ = ("_after", "_around", "_growing", "key")
+    is_shared = True
+    others = b""
+
+    def __init__(self, after: After) -> None:
+        levels, level = after.machine.levels, after.level
+        self._after = after
+        self._around, self._growing = levels.after(level), levels.growing(level)
+        closes = self._around is not None and level.kind
+        self.key = (AfterPart, closes, self._growing is not None, after.machine.is_compact)
+
+    def cursor(self) -> After:
+        """The position itself: what is around it is not come to."""
+        return self._after
+
+    def mark(self, cursor: Cursor) -> object | None:
+        """Of what is behind the comma or the bracket, and of indentation."""
+        return None if cursor is self._after or isinstance(cursor, Close) else type(cursor)
+
+    def outer(self, mark: object) -> JsonCursor:
+        """Within that."""
+        after = self._after
+        machine, layout = after.machine, after.layout
+        if mark is Indent:
+            return machine.cursor(Indent, layout, after.level, True, 0, 0)
+        if mark is Member:
+            assert self._growing is not None, "a comma comes where there may be more"
+            return machine.cursor(Member, layout, self._growing, not machine.is_compact, False)
+        assert self._around is not None, "a bracket comes where the container may end"
+        return machine.cursor(After, layout, self._around)
+
 
 class Close(JsonCursor):
     """Behind the blanks at the end of a container."""

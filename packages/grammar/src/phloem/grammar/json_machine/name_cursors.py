@@ -130,9 +130,9 @@ class NameCursor(TextCursor):
 
     def part(self) -> Part | None:
         """The rest of the name, where none that is declared or was used can come of it."""
-        if len(self.places) != 1 or not self._is_free:
+        state, around, tree, states, _ = self.places[0]
+        if tree is not None or len(self.places) != 1 or not self._is_free:
             return None
-        state, around, _, states, _ = self.places[0]
         alive = [(number, at) for number, at in zip(state.classes, states, strict=True) if at >= 0]
         if len(alive) != 1 or not state.machine.paths[alive[0][0]].unbounded:
             return None

@@ -244,8 +244,11 @@ class StringCursor(TextCursor):
 
     def part(self) -> Part | None:
         """The rest of the string, unless it is forced."""
-        level = common_level(level for _, _, _, level in self.places)
-        if level is None or self.run() is not None:
+        string, state, _, level = self.places[0]
+        if len(self.places) == 1:
+            if string.forced(state):
+                return None
+        elif common_level([level for _, _, _, level in self.places]) is None:
             return None
         base = self.machine.levels.text
         alone = tuple([(string, state, count, base) for string, state, count, _ in self.places])

@@ -238,7 +238,7 @@ class Number(JsonCursor):
 
     def part(self) -> Part | None:
         """The rest of the number."""
-        level = common_level(level for _, _, level in self.places)
+        level = common_level([level for _, _, level in self.places])
         if level is None:
             return None
         base = self.machine.levels.text

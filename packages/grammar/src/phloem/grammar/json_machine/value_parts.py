@@ -7,7 +7,7 @@ come to within it. Values without containers are alike in all schemas that have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from phloem.grammar.automaton import Cursor
@@ -67,7 +67,6 @@ class ValuePart:
         return machine.cursor(After, layout, self._level)
 
 
-def common_level(levels: Iterable[Level]) -> Level | None:
+def common_level(levels: Sequence[Level]) -> Level | None:
     """The level that all of some are; None if they differ."""
-    distinct = {*levels}
-    return distinct.pop() if len(distinct) == 1 else None
+    return levels[0] if levels and levels.count(levels[0]) == len(levels) else None
