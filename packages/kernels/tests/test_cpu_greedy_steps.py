@@ -151,6 +151,32 @@ def test_room_that_could_not_be_made_is_not_used(ops, spec, monkeypatch):
         assert steps.tokens().tolist() == general(ops, spec, arrays)[0].ids.tolist()
 
 
+@pytest.mark.parametrize("arrays", [step(3), chunks((30, 1, 90))], ids=["decodes", "prompts"])
+def test_a_step_in_one_go_is_the_same_and_bits_may_still_come(ops, spec, arrays):
+    steps, bits = ops.decoder(spec).greedy_steps(), np.zeros((3, 10), np.int32)
+    expected, expected_cache = general(ops, spec, arrays)
+    cache = Cache()
+    assert steps.run(*arrays, cache, choose=True)
+    assert steps.tokens().tolist() == expected.ids.tolist()
+    assert torch.equal(cache.layers[1].k, expected_cache.layers[1].k)
+    bits[:, 1] = 1 << 7
+    assert steps.tokens(bits).tolist() == [39] * 3
+    assert steps.tokens().tolist() == expected.ids.tolist()
+
+
+def test_the_newest_tokens_stand_by_row_of_the_table(ops, spec):
+    newest = np.full(5, -1, np.int64)
+    steps, arrays = ops.decoder(spec).greedy_steps(newest), step(3)
+    for choose in (False, True):
+        newest[:] = -1
+        assert steps.run(*arrays, Cache(), choose=choose)
+        tokens = steps.tokens().tolist()
+        assert newest[arrays[1]].tolist() == tokens
+        assert (newest == -1).sum() == 2
+    other = ops.decoder(spec).greedy_steps(np.zeros(4, np.int64))
+    assert not other.run(*arrays, Cache()), "it has no entry for each row"
+
+
 def test_bits_say_which_tokens_are_looked_at(ops, spec):
     steps, arrays = ops.decoder(spec).greedy_steps(), step(3)
     bits = np.random.default_rng(2).integers(-(2**31), 2**31, (3, 10)).astype(np.int32)

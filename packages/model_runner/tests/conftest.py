@@ -112,8 +112,10 @@ class Driver:
             **more,
         )
 
-    def enqueue(self, *parts, masks=None, **settings):
-        step = self.runner.forward(self.batch(*parts, **settings))
+    def enqueue(self, *parts, masks=None, masked=None, **settings):
+        """`masked` is what the batch says; None: as it is."""
+        masked = masks is not None if masked is None else masked
+        step = self.runner.forward(self.batch(*parts, masked=masked, **settings))
         self.runner.sample(step, masks)
         return step
 

@@ -110,6 +110,22 @@ def test_masks_hold_for_the_rows_that_have_one(drivers, rows):
     assert all(found.token_ids[row] in ALLOWED for row in rows)
 
 
+def test_masks_that_may_come_and_do_not_change_nothing(drivers):
+    one, other = drivers
+    for step in range(3):
+        parts = decodes(1, 2, 3, step=step)
+        found, expected = one.run(*parts, masked=True), other.run(*parts)
+        assert found.token_ids.tolist() == expected.token_ids.tolist()
+        assert found.counts.tolist() == [1, 1, 1]
+
+
+def test_masks_come_for_no_batch_that_said_none_would(drivers):
+    for driver in drivers:
+        with pytest.raises(ValueError, match="not masked"):
+            driver.enqueue(*decodes(1), masks=masks_for(0), masked=False)
+        assert driver.run(*decodes(1)).counts.tolist() == [1]
+
+
 def test_masks_of_another_width_are_refused_and_the_next_step_runs(driver):
     narrow = TokenMasks(np.array([0], np.int32), np.zeros((1, 2), np.int32))
     step = driver.enqueue(*decodes(1), masks=narrow)

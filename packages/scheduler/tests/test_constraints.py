@@ -45,6 +45,23 @@ class TestOutputs:
         assert got.finish_reason.matched == (None if sealed else EOS)
         assert (got.token_ids[-1] == EOS) == (not sealed)
 
+    def test_batches_say_whether_masks_may_come(self, constrained):
+        h = constrained()
+        h.add("plain", PROMPT, max_new_tokens=30, ignore_eos=True)
+        held = h.add("held", PROMPT[::-1], max_new_tokens=20, matcher=WordsMatcher(WORDS))
+        schedule, expected = h.scheduler.schedule, []
+
+        def noting():
+            batch = schedule()
+            if batch is not None:
+                expected.append(any(row.request is held for row in batch))
+            return batch
+
+        h.scheduler.schedule = noting
+        h.run()
+        assert [step.masked for step in h.runner.steps] == expected
+        assert set(expected) == {True, False}
+
     def test_all_words_can_come(self, constrained):
         h = constrained()
         for seed in range(60):

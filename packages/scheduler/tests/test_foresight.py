@@ -51,6 +51,17 @@ def go(request):
     return steps
 
 
+def test_single_steps_go_on_where_these_end(go):
+    scheduler = make()
+    request = add(scheduler, "a", new=40)
+    for _ in range(4):
+        step(scheduler, token=7)
+    go(scheduler, 20)
+    batch = scheduler.schedule()
+    assert batch.decode.starts.tolist() == [request.num_tokens - 1] == [10 + 23]
+    assert scheduler.launch(batch).input_ids.tolist() == [5]
+
+
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_requests_have_the_tokens_and_the_memory(go, page_size):
     scheduler = make(page_size=page_size)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from phloem.scheduler import PlainTokens, Status, StepResult
+from phloem.scheduler.decode import DecodePlanner
+from phloem.scheduler.decode_set import DecodeSet
+from phloem.scheduler.intake import ResultIntake
 
+VOCAB = 50
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 
 
@@ -238,3 +243,81 @@ def test_steps_that_yield_several_tokens_for_some_rows_give_each_its_own(
             [np.arange(e - q, e) for q, e in zip(batch.query_lens, batch.seq_lens, strict=True)]
         )
         assert (batch.input_ids[known] == positions[known]).all()
+
+
+class TestShortWays:
+    """A decode that goes on as it did is planned and taken in the short way; nobody can tell."""
+
+    def traffic(self, harness, overlap, monkeypatch, seed, short):
+        """Everything that a runner and the clients see of some random traffic."""
+        rng = random.Random(seed)
+        if not short:
+            monkeypatch.setattr(DecodeSet, "settled", lambda self, table: False)
+        h = harness(
+            capacity=rng.choice((60, 90, 400)),
+            page_size=rng.choice((1, 4)),
+            overlap=overlap,
+            max_running_requests=rng.choice((2, 5)),
+            chunked_prefill_size=rng.choice((None, 8)),
+            enable_mixed_chunk=rng.random() < 0.5,
+            clip_max_new_tokens=4,
+        )
+        seen = []
+        for step in range(60):
+            while rng.random() < (0.3 if step < 40 else 0):
+                prompt = [rng.randrange(4) for _ in range(rng.randint(1, 12))]
+                h.add(
+                    f"r{len(h.outputs)}",
+                    prompt,
+                    max_new_tokens=rng.randint(1, 16),
+                    stop_token_ids=tuple(rng.sample(range(VOCAB), rng.choice((0, 3, 12)))),
+                    ignore_eos=rng.random() < 0.3,
+                    min_new_tokens=rng.choice((0, 0, 1)),
+                    top_logprobs=rng.choice((None, None, None, 0)),
+                )
+            if h.outputs and rng.random() < 0.1:
+                h.scheduler.abort(rng.choice(sorted(h.outputs)))
+            seen.append([(o.rid, o.token_ids, o.finish_reason) for o in h.step()])
+        h.run()
+        monkeypatch.undo()
+        steps = [
+            [getattr(s, name).tolist() for name in ("rows", "seq_lens", "input_ids", "out_slots")]
+            for s in h.runner.steps
+        ]
+        return seen, steps, {rid: out.token_ids for rid, out in h.outputs.items()}
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_are_the_general_one(self, harness, overlap, monkeypatch, seed):
+        general = self.traffic(harness, overlap, monkeypatch, seed, short=False)
+        assert self.traffic(harness, overlap, monkeypatch, seed, short=True) == general
+
+    def test_are_taken_while_nothing_else_happens(self, harness, overlap, never_ends, monkeypatch):
+        h = harness(overlap=overlap, script=never_ends)
+        general = Counted(monkeypatch, DecodePlanner, "_ready")
+        taken = Counted(monkeypatch, ResultIntake, "take_in")
+        for rid in "abc":
+            h.add(rid, PROMPT, max_new_tokens=30, ignore_eos=True)
+        h.run()
+        assert general.calls <= 4
+        assert taken.calls <= 4, "the prompts, and how it ended"
+
+    def test_are_left_by_a_row_that_gets_no_token(self, harness, never_ends):
+        h = harness(script=never_ends)
+        a, b = (h.add(rid, PROMPT, max_new_tokens=9, ignore_eos=True) for rid in "ab")
+        h.step()
+        h.step()
+        batch = h.scheduler.schedule()
+        h.scheduler.launch(batch)
+        nothing = StepResult(np.array([7], np.int32), np.array([0, 1], np.int32))
+        h.scheduler.process(batch, nothing)
+        assert (a.num_output, b.num_output) == (2, 3)
+        batch = h.scheduler.schedule()
+        assert [row.request.rid for row in batch] == ["b"]
+
+    def test_hold_for_no_step_that_did_not_go_out(self, harness, never_ends):
+        h = harness(script=never_ends)
+        h.add("a", PROMPT, max_new_tokens=9, ignore_eos=True)
+        h.step()
+        h.step()
+        first, again = h.scheduler.schedule(), h.scheduler.schedule()
+        assert first.decode.starts.tolist() == again.decode.starts.tolist()

@@ -273,8 +273,11 @@ class Decoder(Protocol):
         """
         ...
 
-    def greedy_steps(self) -> GreedySteps | None:
-        """A shorter way for greedy steps, not to be called while these are; None: there is none."""
+    def greedy_steps(self, newest: npt.NDArray[np.int64] | None = None) -> GreedySteps | None:
+        """A shorter way for greedy steps, not to be called while these are; None: there is none.
+
+        After a step the token of each row stands in `newest` `[rows of the row table]`, if given.
+        """
         ...
 
 

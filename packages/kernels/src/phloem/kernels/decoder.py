@@ -73,5 +73,5 @@ class ComposedDecoder:
         largest = logits.gather(1, ids.unsqueeze(-1)).squeeze(-1)
         return GreedyTokens(ids, finite, largest != -torch.inf)
 
-    def greedy_steps(self) -> None:
+    def greedy_steps(self, newest: npt.NDArray[np.int64] | None = None) -> None:
         """None: op by op there is no way that would be shorter."""

@@ -29,8 +29,12 @@ class GreedySteps(Protocol):
         input_ids: npt.NDArray[np.int32],
         out_slots: npt.NDArray[np.int32],
         kv: KVCache,
+        choose: bool = False,
     ) -> bool:
         """Run the layers. The arguments are `Ops.plan_attention`'s and `Decoder.forward`'s.
+
+        With `choose` the tokens are found in the same go, so that `tokens` without bits only hands
+        them over.
 
         False, and nothing was done, if this is no step that can be run so: an id is negative, the
         arrays do not fit each other or the table, or the cache cannot be read.

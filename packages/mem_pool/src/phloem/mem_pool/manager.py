@@ -23,6 +23,7 @@ from phloem.mem_pool.lease import (
     check_all_open,
     check_none_open,
     check_open,
+    counted,
 )
 from phloem.mem_pool.report import Report, audit
 from phloem.mem_pool.room import Room
@@ -236,15 +237,19 @@ class CacheManager:
             return True
         check_all_open(rows, self._is_open)
         starts = self.marks.allocated[rows]
-        self.rows.check_length(int(starts.max()) + n)
+        self.rows.check_length(max(starts.tolist()) + n)
         if not self._room.make(self.slots.pages_needed_by_all(starts, n)):
             return False
         first = rows * self.rows.max_len + starts
         # Where a sequence is empty this reads another one's slot, which `slots` does not look at.
-        fresh = self.slots.alloc_extend_all(self._table[first - 1], starts, n)
+        last = self._table[first - 1] if self.page_size > 1 else starts
+        fresh = self.slots.alloc_extend_all(last, starts, n)
         assert fresh is not None, "there was room above"
-        self._table[first[:, None] + np.arange(n)] = fresh
-        self.marks.allocated[rows] = starts + n
+        if n == 1:
+            self._table[first] = fresh[:, 0]
+        else:
+            self._table[first[:, None] + np.arange(n)] = fresh
+        self.marks.allocated[rows] = starts + counted(n)
         return True
 
     def commit(self, lease: Lease, n: int) -> None:
@@ -273,12 +278,14 @@ class CacheManager:
             ValueError: one has fewer reserved; nothing is committed then.
             OwnershipError: no lease is open on one of the rows.
         """
+        if not len(rows):
+            return
         check_all_open(rows, self._is_open)
-        committed = self.marks.committed[rows] + n
-        over = committed > self.marks.allocated[rows]
-        if over.any():
-            self.commit(self._open[int(rows[over][0])], n)  # says what is wrong
-        self.marks.committed[rows] = committed
+        committed = self.marks.committed[rows]
+        reserved = (self.marks.allocated[rows] - committed).tolist()
+        if (least := min(reserved)) < n:
+            self.commit(self._open[int(rows[reserved.index(least)])], n)  # says what is wrong
+        self.marks.committed[rows] = committed + counted(n)
 
     def checkpoint(self, lease: Lease, tokens: TokenIds) -> None:
         """Publish the committed tokens to the tree, in whole pages, so that others can share them.

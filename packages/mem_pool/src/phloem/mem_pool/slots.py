@@ -111,6 +111,10 @@ class SlotAllocator(Protocol):
         ...
 
 
+_TRUE = np.ones(1, np.bool_)
+"""What the plain `True` would be made into first, for as long as all the rest of an allocation."""
+
+
 class PageAllocator:
     """Hands out pages of `page_size` slots from a stack: the page freed last goes first.
 
@@ -324,7 +328,7 @@ class PageAllocator:
         rest = self._num_free - n
         pages = self._stack[rest : self._num_free][::-1].copy()
         self._num_free = rest
-        self._in_use[pages] = True
+        self._in_use[pages] = _TRUE
         return pages
 
     def _give(self, pages: Slots) -> None:

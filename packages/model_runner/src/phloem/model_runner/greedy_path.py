@@ -28,36 +28,53 @@ class GreedyPath:
         relay: Relay,
         steps: GreedySteps,
     ) -> None:
-        """`steps` are the model's, and it gives more of them where several steps are in flight."""
+        """`steps` are the model's, with the relay to write to, and it gives more of them where
+        several steps are in flight.
+        """
         self._model = model
         self._kv_pool = kv_pool
         self._row_table = row_table
         self._relay = relay
         self._free = [steps]
         """Of no step in flight; one that is dropped before it is sampled takes its own with it."""
+        self._ones = np.ones(1, np.int32)
 
-    def forward(self, batch: ModelWorkerBatch) -> Done[GreedySteps] | None:
-        """Run a batch's layers; None, and nothing was done, if it has to go the general way."""
-        if not batch.sampling.all_greedy or batch.sampling.changes_logits:
+    def whole(self, batch: ModelWorkerBatch) -> Done[StepResult] | None:
+        """Run a batch to its tokens, if no masks will come for it; None, and nothing was done, if
+        it has to go the general way.
+        """
+        if not _is_greedy(batch):
             return None
-        if batch.prompt_logprobs or batch.pooling or not batch.samples.all():
-            return None
-        steps = self._free.pop() if self._free else self._model.greedy_steps()
-        assert steps is not None, "a model that had a short way has none any more"
         try:
-            ran = steps.run(
-                self._row_table,
-                batch.rows,
-                batch.query_lens,
-                batch.seq_lens,
-                batch.input_ids,
-                batch.out_slots,
-                self._kv_pool,
-            )
+            steps = self._run(batch, choose=True)
+            return None if steps is None else Done(self.sample(batch, steps, None), None)
         except Exception as error:  # it is the step's, as on the general way
             return Done(None, error)
+
+    def forward(self, batch: ModelWorkerBatch) -> Done[GreedySteps] | None:
+        """Run a batch's layers, or None likewise."""
+        if not _is_greedy(batch):
+            return None
+        try:
+            steps = self._run(batch, choose=False)
+        except Exception as error:  # as above
+            return Done(None, error)
+        return None if steps is None else Done(steps, None)
+
+    def _run(self, batch: ModelWorkerBatch, choose: bool) -> GreedySteps | None:
+        steps = self._free.pop() if self._free else self._new_steps()
+        ran = steps.run(
+            self._row_table,
+            batch.rows,
+            batch.query_lens,
+            batch.seq_lens,
+            batch.input_ids,
+            batch.out_slots,
+            self._kv_pool,
+            choose,
+        )
         if ran:
-            return Done(steps, None)
+            return steps
         self._free.append(steps)
         return None
 
@@ -70,10 +87,20 @@ class GreedyPath:
         if tokens is None:
             result = self._some(batch, steps)
         else:
-            self._relay.put_on_host(batch.rows, tokens)
-            result = StepResult(tokens, np.ones(batch.num_rows, np.int32))
+            result = StepResult(tokens, self._one_each(batch.num_rows))
         self._free.append(steps)
         return result
+
+    def _new_steps(self) -> GreedySteps:
+        steps = self._model.greedy_steps(self._relay.on_host)
+        assert steps is not None, "a model that had a short way has none any more"
+        return steps
+
+    def _one_each(self, rows: int) -> npt.NDArray[np.int32]:
+        """Ones, the same array again where there are as many; nobody writes to a result's."""
+        if len(self._ones) != rows:
+            self._ones = np.ones(rows, np.int32)
+        return self._ones
 
     def _some(self, batch: ModelWorkerBatch, steps: GreedySteps) -> StepResult:
         """Where some rows have failed."""
@@ -81,3 +108,13 @@ class GreedyPath:
         self._relay.put(batch.rows, sampled.ids)
         ids = sampled.ids.numpy()[sampled.ok].astype(np.int32)
         return StepResult(ids, sampled.ok.astype(np.int32), row_errors=sampled.errors)
+
+
+def _is_greedy(batch: ModelWorkerBatch) -> bool:
+    """Whether each row wants its likeliest token, and no more."""
+    return (
+        batch.sampling.all_greedy
+        and not batch.sampling.changes_logits
+        and not (batch.prompt_logprobs or batch.pooling)
+        and False not in batch.samples.tolist()
+    )

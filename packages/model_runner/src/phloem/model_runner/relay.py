@@ -28,10 +28,10 @@ class Relay:
         else:
             self._ids[self._index(rows)] = ids
 
-    def put_on_host(self, rows: npt.NDArray[np.int32], ids: npt.NDArray[np.int32]) -> None:
-        """The same for ids that came from a CPU, on which the relay must be."""
-        assert self._on_host is not None, "the relay is not on the host"
-        self._on_host[rows] = ids
+    @property
+    def on_host(self) -> npt.NDArray[np.int64] | None:
+        """int64 [rows], itself, to be written by who has tokens on a CPU; None: it is elsewhere."""
+        return self._on_host
 
     def fill(self, input_ids: Tensor, relayed: Relayed) -> None:
         """Put relayed tokens in their places of `input_ids` `[T]` int64."""

@@ -61,8 +61,10 @@ class RunnerStep:
     """A step in flight."""
 
     batch: ModelWorkerBatch
-    forwarded: Pending[_Forwarded] | Pending[GreedySteps]
+    forwarded: Pending[_Forwarded] | Pending[GreedySteps] | None
     sampled: Pending[StepResult] | None = None
+    whole: Pending[StepResult] | None = None
+    """What `sample` would make, where the forward pass has made it already, and is None then."""
 
 
 class ModelRunner:
@@ -95,7 +97,7 @@ class ModelRunner:
         self._worker: Worker = (
             ThreadPoolExecutor(1, thread_name_prefix="phloem-model") if overlap else Inline()
         )
-        steps = None if overlap else model.greedy_steps()
+        steps = None if overlap else model.greedy_steps(self._relay.on_host)
         self._greedy_path: GreedyPath | None = None
         if steps is not None:
             self._greedy_path = GreedyPath(model, self._kv_pool, row_table, self._relay, steps)
@@ -122,8 +124,9 @@ class ModelRunner:
             ValueError: if the batch contradicts itself; nothing was enqueued then.
         """
         if self._greedy_path is not None:
-            done = self._greedy_path.forward(batch)
-            if done is not None:
+            if not batch.masked and (whole := self._greedy_path.whole(batch)) is not None:
+                return RunnerStep(batch, None, whole=whole)
+            if batch.masked and (done := self._greedy_path.forward(batch)) is not None:
                 return RunnerStep(batch, done)
         prepared = prepare(batch, self._row_table, self._model.ops, self._model.attention_spec)
         return RunnerStep(batch, self._worker.submit(self._forward, batch, prepared))
@@ -132,7 +135,9 @@ class ModelRunner:
         """See `Runner.sample`."""
         if step.sampled is not None:
             raise RuntimeError("this step was sampled already: sample a step once")
-        step.sampled = self._worker.submit(self._sample, step, masks)
+        if masks is not None and not step.batch.masked:
+            raise ValueError("masks come for a batch that is not masked: make it with masked=True")
+        step.sampled = step.whole or self._worker.submit(self._sample, step, masks)
 
     def result(self, step: RunnerStep) -> StepResult:
         """See `Runner.result`; a step without sampling rows needs no `sample` before it."""
@@ -174,6 +179,7 @@ class ModelRunner:
         return self._pooler.pool(hidden, prepared.starts, batch.rows, lengths, batch.pooling)
 
     def _sample(self, step: RunnerStep, masks: TokenMasks | None) -> StepResult:
+        assert step.forwarded is not None, "a whole step is sampled with it"
         forwarded = step.forwarded.result()
         if isinstance(forwarded, _Forwarded):
             return self._sample_hidden(step.batch, forwarded, masks)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phloem.mem_pool import Lease
+from phloem.scheduler.decode_set import Decode
 from phloem.scheduler.ports import (
     RELAYED,
     ModelWorkerBatch,
@@ -38,50 +39,11 @@ class BatchRow:
         return self.end - self.start
 
 
-class DecodeSet:
-    """Requests that decode together, one token each: what of it stays the same from step to step.
-
-    Its arrays are shared by all batches that are made of it, so nobody changes them.
-
-    Attributes:
-        epoch: the table's when it was made; who holds the rows may differ once that does.
-        rows: intp [n], in order of admission.
-        requests: who holds them.
-        watched: bool [n], see `RequestTable`; None where nobody is.
-        shaped: which of the n are; see `RequestTable`.
-        guided: those that a constraint holds for, with their indices.
-    """
-
-    def __init__(self, table: RequestTable, rows: Rows) -> None:
-        self.epoch = table.epoch
-        self.rows = rows
-        self.requests = tuple(table.requests(rows))
-        watched = table.watched[rows]
-        self.watched: Bools | None = watched if watched.any() else None
-        self.shaped: list[int] = np.flatnonzero(table.shaped[rows]).tolist()
-        self.guided = [(i, r) for i, r in enumerate(self.requests) if r.guide is not None]
-        self.sampling = table.sampling.batch(rows)
-        self.batch_rows = rows.astype(np.int32)
-        self.query_lens = np.ones(len(rows), np.int32)
-        self.samples = np.ones(len(rows), np.bool_)
-
-
-@dataclass(frozen=True, slots=True)
-class Decode:
-    """The part of a step in which each request computes the newest of its tokens."""
-
-    members: DecodeSet
-    starts: Ints
-    """[n] the position of that token."""
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def row(self, i: int) -> BatchRow:
-        """The same for one of them."""
-        request, start = self.members.requests[i], int(self.starts[i])
-        assert request.lease is not None, f"{request.rid} is running without a lease"
-        return BatchRow(request, request.lease, start, start + 1, samples=True)
+def decode_row(decode: Decode, i: int) -> BatchRow:
+    """One request's share of a decode."""
+    request, start = decode.members.requests[i], int(decode.starts[i])
+    assert request.lease is not None, f"{request.rid} is running without a lease"
+    return BatchRow(request, request.lease, start, start + 1, samples=True)
 
 
 class ScheduleBatch:
@@ -92,24 +54,32 @@ class ScheduleBatch:
     def __init__(self, chunks: Sequence[BatchRow], decode: Decode | None) -> None:
         self.chunks = chunks
         self.decode = decode
+        self.rows: Rows
+        """intp [B]"""
+        self.samples: Bools
+        """[B] whether each yields a token."""
+        self.guided: Sequence[tuple[int, Request]]
+        """Those that yield a token and that a constraint holds for, with their indices."""
+        if decode is not None and not chunks:
+            members = decode.members
+            self.rows, self.samples, self.guided = members.rows, members.samples, members.guided
+        else:
+            self._gather()
+
+    def _gather(self) -> None:
+        chunks, decode = self.chunks, self.decode
         rows = np.array([row.lease.row for row in chunks], np.intp)
         samples = np.array([row.samples for row in chunks], np.bool_)
-        if decode is not None:
-            members = decode.members
-            rows = np.concatenate((rows, members.rows)) if chunks else members.rows
-            samples = np.concatenate((samples, members.samples)) if chunks else members.samples
-        self.rows: Rows = rows
-        """intp [B]"""
-        self.samples: Bools = samples
-        """[B] whether each yields a token."""
-        self.guided = [
+        guided = [
             (i, row.request)
             for i, row in enumerate(chunks)
             if row.samples and row.request.guide is not None
         ]
-        """Those that yield a token and that a constraint holds for, with their indices."""
         if decode is not None:
-            self.guided += [(len(chunks) + i, request) for i, request in decode.members.guided]
+            rows = np.concatenate((rows, decode.members.rows))
+            samples = np.concatenate((samples, decode.members.samples))
+            guided += [(len(chunks) + i, request) for i, request in decode.members.guided]
+        self.rows, self.samples, self.guided = rows, samples, guided
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -117,7 +87,7 @@ class ScheduleBatch:
     def __iter__(self) -> Iterator[BatchRow]:
         yield from self.chunks
         if self.decode is not None:
-            yield from map(self.decode.row, range(len(self.decode)))
+            yield from (decode_row(self.decode, i) for i in range(len(self.decode)))
 
 
 def to_worker_batch(
@@ -125,6 +95,7 @@ def to_worker_batch(
     table: RequestTable,
     row_table: npt.NDArray[np.int32],
     eos_token_ids: Sequence[int],
+    relays: bool,
 ) -> ModelWorkerBatch:
     """A batch's flat form. Call it before the step counts as in flight (`pending` not yet raised).
 
@@ -133,24 +104,27 @@ def to_worker_batch(
         table: the state of its requests.
         row_table: int32 [max_rows, max_len], the slot of each position of each row.
         eos_token_ids: suppressed, with a row's own stop ids, below its `min_new_tokens`.
+        relays: whether a step is in flight, whose tokens are not known yet.
     """
     chunks, decode = batch.chunks, batch.decode
-    if decode is None:
-        arrays = _of_chunks(chunks, row_table)
-    elif not chunks:
-        arrays = _of_decode(decode, table, row_table)
+    if decode is not None and not chunks:
+        arrays, parameters = _of_decode(decode, table, row_table, relays), decode.members.sampling
+        if not decode.members.shaped:  # most steps
+            return ModelWorkerBatch(
+                *arrays, batch.samples, parameters.at(decode.ends), masked=bool(batch.guided)
+            )
     else:
-        pairs = zip(_of_chunks(chunks, row_table), _of_decode(decode, table, row_table))
-        arrays = _Arrays(*map(np.concatenate, pairs))
-    parameters = (
-        table.sampling.batch(batch.rows) if decode is None or chunks else decode.members.sampling
-    )
+        arrays, parameters = _of_chunks(chunks, row_table), table.sampling.batch(batch.rows)
+        if decode is not None:
+            pairs = zip(arrays, _of_decode(decode, table, row_table, relays))
+            arrays = _Arrays(*map(np.concatenate, pairs))
     return ModelWorkerBatch(
         *arrays,
         samples=batch.samples,
         sampling=_sampling(parameters, arrays.seq_lens, _shaped(batch), eos_token_ids),
         prompt_logprobs=tuple(_prompt_logprobs(chunks)),
         pooling=tuple(_pooling(chunks)),
+        masked=bool(batch.guided),
     )
 
 
@@ -182,14 +156,17 @@ def _input_ids(row: BatchRow) -> Ints:
     return np.concatenate((known, np.full(missing, RELAYED, np.int32)))
 
 
-def _of_decode(decode: Decode, table: RequestTable, row_table: npt.NDArray[np.int32]) -> _Arrays:
+def _of_decode(
+    decode: Decode, table: RequestTable, row_table: npt.NDArray[np.int32], relays: bool
+) -> _Arrays:
     members, starts = decode.members, decode.starts
-    input_ids = table.tokens_at(members.rows, starts)
-    input_ids[starts >= table.num_tokens[members.rows]] = RELAYED
+    input_ids = table.tokens_at(members.at, starts)
+    if relays:
+        input_ids[starts >= table.num_tokens[members.rows]] = RELAYED
     return _Arrays(
         rows=members.batch_rows,
         query_lens=members.query_lens,
-        seq_lens=starts + np.int32(1),
+        seq_lens=decode.ends,
         input_ids=input_ids,
         out_slots=row_table[members.rows, starts],
     )
@@ -200,7 +177,7 @@ def _shaped(batch: ScheduleBatch) -> Iterator[tuple[int, BatchRow]]:
     yield from enumerate(batch.chunks)
     if batch.decode is not None:
         for i in batch.decode.members.shaped:
-            yield len(batch.chunks) + i, batch.decode.row(i)
+            yield len(batch.chunks) + i, decode_row(batch.decode, i)
 
 
 def _sampling(

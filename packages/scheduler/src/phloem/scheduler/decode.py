@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from phloem.mem_pool import CacheManager
-from phloem.scheduler.batch import BatchRow, Decode, DecodeSet
+from phloem.scheduler.batch import BatchRow
 from phloem.scheduler.budget import NewTokenRatio
+from phloem.scheduler.decode_set import Decode, DecodeSet
 from phloem.scheduler.request import FinishReason, Request
 from phloem.scheduler.table import RUNNING, RequestTable, Rows
 
@@ -54,6 +55,13 @@ class DecodePlanner:
         its slots back, so before anybody is retracted the caller has to process what is in flight
         and plan again.
         """
+        members = self._members
+        if (
+            members is not None
+            and members.goes_on(self._table, held)
+            and self._manager.extend_rows(held)
+        ):
+            return [], members.next()
         retracted = False
         while not self._reserve(*(ready := self._ready(held))):
             if not may_retract or self._table.in_flight[held].any():
@@ -114,8 +122,7 @@ class DecodePlanner:
         if members is None or members.epoch != table.epoch or not _equal(members.rows, rows):
             self._members = members = DecodeSet(table, rows)
         starts = table.scheduled[rows]
-        table.scheduled[rows] = starts + 1
-        return Decode(members, starts)
+        return members.decode(starts)
 
     def _out_of_memory(self, request: Request) -> FinishReason:
         return FinishReason(

@@ -50,5 +50,6 @@ def take_steps(
     table.token_ids[held[:, None], num_tokens[:, None] + np.arange(steps)] = tokens[:, None]
     table.num_tokens[held] = num_tokens + steps
     table.scheduled[held] += steps
+    table.unsettle()
     for _ in range(steps):
         ratio.step()

@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from phloem.mem_pool import CacheManager
-from phloem.scheduler.batch import BatchRow, ScheduleBatch
+from phloem.scheduler.batch import BatchRow, ScheduleBatch, decode_row
+from phloem.scheduler.decode_set import Decode
 from phloem.scheduler.guide import ConstraintBroken, Guide
 from phloem.scheduler.news import PlainTokens
 from phloem.scheduler.ports import StepResult
@@ -59,6 +60,25 @@ class ResultIntake:
         self._end = end
         self._fail = fail
 
+    def take_in_decode(self, decode: Decode, result: StepResult) -> bool:
+        """The result of a step that only decodes, whose requests all go on with one token each that
+        nobody looks at but for how it ends them: the short way of most steps. False, and nothing
+        was done, if that is not so.
+        """
+        members, table, tokens = decode.members, self._table, result.token_ids
+        if not members.settled(table) or result.row_errors:
+            return False
+        # Lists, of which Python has seen to a few before numpy has begun.
+        if result.counts.tolist().count(1) < len(decode):
+            return False
+        self._manager.commit_rows(members.rows)
+        table.land_decode(members.at, decode.ends, tokens)
+        num_tokens, over = decode.ends + members.query_lens, None
+        if decode.last or not members.stop_ids.isdisjoint(tokens.tolist()):
+            over = table.ended(members.rows, num_tokens, tokens)
+        self._tell_all(members.requests, tokens, num_tokens, over)
+        return True
+
     def take_in(self, batch: ScheduleBatch, result: StepResult, ended: Bools) -> None:
         """All rows of a batch but those whose requests have `ended` (bool [B]) while it ran."""
         results = RowResults(result)
@@ -85,14 +105,25 @@ class ResultIntake:
             decode.members.rows[index],
             result.token_ids[results.ends[first + index] - 1],
         )
-        for i in np.flatnonzero(alive & ~plain).tolist():
-            self._take_in_row(decode.row(i), results.row(first + i))
+        others = alive & ~plain
+        for i in np.flatnonzero(others).tolist():
+            self._take_in_row(decode_row(decode, i), results.row(first + i))
+        if decode.members.watched is not None:
+            others &= ~decode.members.watched
+        if others.any():
+            self._table.unsettle()
 
     def _append_all(self, requests: Sequence[Request], rows: Rows, tokens: Ints) -> None:
         """One token for each of some requests, which nobody looks at but for how they end."""
         self._manager.commit_rows(rows)
         num_tokens, over = self._table.append(rows, tokens)
-        if over.any():
+        self._tell_all(requests, tokens, num_tokens, over)
+
+    def _tell_all(
+        self, requests: Sequence[Request], tokens: Ints, num_tokens: Ints, over: Bools | None
+    ) -> None:
+        """That each of some requests got a token, which ended those that are `over`, if any."""
+        if over is not None and over.any():
             for i in np.flatnonzero(over).tolist():
                 request, token = requests[i], int(tokens[i])
                 reason = finish_after_token(request, token, self._eos_token_ids)

@@ -83,6 +83,8 @@ class ModelWorkerBatch:
     sampling: SamplingBatch
     prompt_logprobs: tuple[PromptLogprobRequest, ...] = ()
     pooling: tuple[PoolingRequest, ...] = ()
+    masked: bool = True
+    """Whether masks may come with `Runner.sample`; where not, tokens can be chosen at once."""
 
     @property
     def num_rows(self) -> int:

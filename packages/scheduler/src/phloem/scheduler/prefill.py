@@ -18,7 +18,7 @@ from phloem.scheduler.pacing import PaceKeeper
 from phloem.scheduler.preemption import Preemption
 from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.request import Request, Status
-from phloem.scheduler.table import RequestTable, Rows
+from phloem.scheduler.table import RUNNING, RequestTable, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +86,16 @@ class PrefillPlanner:
         """Whether steps in flight hold up an admission: nobody should decode again before."""
         return self._preemption is not None and self._preemption.must_drain
 
-    def plan(
-        self, waiting: WaitingQueue, active: dict[str, Request], decode_rows: int
-    ) -> list[BatchRow]:
-        """The prefill rows of this step; admitted requests move from `waiting` to `active`.
-
-        Args:
-            decode_rows: running requests that will decode in the same step; they use up the budget
-            too.
-        """
+    def plan(self, waiting: WaitingQueue, active: dict[str, Request]) -> list[BatchRow]:
+        """The prefill rows of this step; admitted requests move from `waiting` to `active`."""
         preemption = self._preemption
         if preemption is not None:
             preemption.must_drain = False
+        chunked = self._chunked
+        if not waiting and (chunked is None or chunked.status is not Status.PREFILL):
+            return []
+        # Those that will decode in the same step use up the budget too.
+        decode_rows = self._decoding() if self._config.enable_mixed_chunk else 0
         # Never less than a page, so that decodes slow a prefill down but cannot stop it.
         page = self._manager.page_size
         chunk = self._config.chunked_prefill_size
@@ -109,7 +107,6 @@ class PrefillPlanner:
             page,
         )
         rows: list[BatchRow] = []
-        chunked = self._chunked
         if chunked is not None and chunked.status is Status.PREFILL:
             # Admission stops at the first prompt that has to be cut.
             rows.extend(self._next_chunk(chunked, budget))
@@ -120,6 +117,11 @@ class PrefillPlanner:
         ):
             self._admit(waiting, active, budget, rows)
         return rows
+
+    def _decoding(self) -> int:
+        """Requests whose prompts are computed."""
+        table = self._table
+        return int(np.count_nonzero(table.status[table.held] == RUNNING))
 
     def _growth(self, rows: Rows) -> float:
         """Tokens that requests let in are expected to take yet; their prompts have their slots

@@ -300,6 +300,25 @@ class SamplingBatch:
         """Whether anything but temperatures and filters makes some row's logits other ones."""
         return bool(self.logit_bias or self.histories or self.suppressed)
 
+    def at(self, positions: npt.NDArray[np.int32]) -> SamplingBatch:
+        """The same for tokens at other positions; by hand, since `replace` takes thrice as long."""
+        return SamplingBatch(
+            self.temperature,
+            self.top_p,
+            self.top_k,
+            self.min_p,
+            self.frequency_penalty,
+            self.presence_penalty,
+            self.repetition_penalty,
+            self.seeds,
+            positions,
+            self.top_logprobs,
+            self.all_greedy,
+            self.logit_bias,
+            self.suppressed,
+            self.histories,
+        )
+
     @staticmethod
     def from_params(
         params: Sequence[SamplingParams],

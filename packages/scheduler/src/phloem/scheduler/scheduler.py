@@ -8,17 +8,18 @@ back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from phloem.mem_pool import CacheManager, Retention
 from phloem.radix_cache.simulated import SimulatedTree
-from phloem.scheduler.batch import Decode, ScheduleBatch, to_worker_batch
+from phloem.scheduler.batch import BatchRow, ScheduleBatch, to_worker_batch
 from phloem.scheduler.budget import NewTokenRatio, max_total_tokens
 from phloem.scheduler.config import SchedulerConfig
 from phloem.scheduler.decode import DecodePlanner
+from phloem.scheduler.decode_set import Decode
 from phloem.scheduler.fairness import FairShare
 from phloem.scheduler.foresight import steady_steps, take_steps
 from phloem.scheduler.in_batch import MakeGroups, in_batch_sharing
@@ -43,7 +44,7 @@ from phloem.scheduler.queue import WaitingQueue
 from phloem.scheduler.reception import Reception
 from phloem.scheduler.request import FinishReason, Request, RequestOutput, Status, TokenLogprob
 from phloem.scheduler.sampling import SamplingParams
-from phloem.scheduler.table import FINISHED, RUNNING, RequestTable
+from phloem.scheduler.table import FINISHED, RequestTable
 
 
 class Scheduler:
@@ -83,6 +84,7 @@ class Scheduler:
         self.num_retractions = 0
         """How often a request's memory was taken since the start, because there was too little."""
         self._pause: PauseMode | None = None
+        self._steps_in_flight = 0
         # Everybody who holds a lease, in order of admission: a dict, since batch order must be
         # deterministic.
         self._active: dict[str, Request] = {}
@@ -300,17 +302,19 @@ class Scheduler:
         if self._pause is not None:
             self._hold_still()
             return None
-        # From before the admissions: what is prefilled in this step does not decode in it.
         table = self._table
+        # From before the admissions: what is prefilled in this step does not decode in it.
         held = table.held
-        mixed = self.config.enable_mixed_chunk
-        decoding = int(np.count_nonzero(table.status[held] == RUNNING)) if mixed else 0
-        chunks = self._prefill.plan(self._waiting, self._active, decoding)
+        chunks = self._prefill.plan(self._waiting, self._active)
         if self.config.priority_preemption_threshold is not None:
             # Somebody may have given way, and somebody else have the row now.
             held = table.held[~np.isin(table.held, [row.lease.row for row in chunks])]
         decode: Decode | None = None
-        if len(held) and (not chunks or mixed) and not self._prefill.must_drain:
+        if (
+            len(held)
+            and (not chunks or self.config.enable_mixed_chunk)
+            and not self._prefill.must_drain
+        ):
             several, decode = self._decode.plan(held, may_retract=not chunks)
             if several or decode:
                 self._ratio.step()
@@ -319,21 +323,32 @@ class Scheduler:
 
     def launch(self, batch: ScheduleBatch) -> ModelWorkerBatch:
         """The batch's flat form for the runner; from here on the step counts as in flight."""
-        table = self._table
+        table, chunks, decode = self._table, batch.chunks, batch.decode
         worker_batch = to_worker_batch(
-            batch, table, self.manager.rows.table, self.config.eos_token_ids
+            batch,
+            table,
+            self.manager.rows.table,
+            self.config.eos_token_ids,
+            relays=self._steps_in_flight > 0,
         )
-        table.in_flight[batch.rows] += 1
-        table.pending[batch.rows] += batch.samples
-        if batch.chunks:
-            now = self._clock()
-            for row in batch.chunks:
-                # Forced tokens of an output come in chunks too.
-                if row.start < row.request.prefill_end:
-                    row.request.mark("chunk", now, row.query_len)
+        self._steps_in_flight += 1
+        if chunks:
+            self._launch_chunks(chunks)
+        if decode is not None:
+            table.launch_decode(decode.members.at)
+            decode.members.launched(decode.ends)
         if self._pace is not None:
             self._pace.launched()
         return worker_batch
+
+    def _launch_chunks(self, chunks: Sequence[BatchRow]) -> None:
+        rows = np.array([chunk.lease.row for chunk in chunks], np.intp)
+        self._table.launch(rows, np.array([chunk.samples for chunk in chunks], np.bool_))
+        now = self._clock()
+        for row in chunks:
+            # Forced tokens of an output come in chunks too.
+            if row.start < row.request.prefill_end:
+                row.request.mark("chunk", now, row.query_len)
 
     def masks(self, batch: ScheduleBatch) -> TokenMasks | None:
         """Which tokens the rows of a launched batch may get that a constraint holds for; None if
@@ -350,9 +365,16 @@ class Scheduler:
         """
         if self._pace is not None:
             self._pace.processed(batch)
+        self._steps_in_flight -= 1
+        if (
+            batch.decode is not None
+            and not batch.chunks
+            and not isinstance(result, Exception)
+            and self._intake.take_in_decode(batch.decode, result)
+        ):
+            return
         table, rows = self._table, batch.rows
-        table.in_flight[rows] -= 1
-        table.pending[rows] -= batch.samples
+        table.land(rows, batch.samples)
         # They ended while the step ran: what it made of them is dropped.
         ended = table.status[rows] == FINISHED
         gone = table.requests(rows[ended])
@@ -405,6 +427,7 @@ class Scheduler:
         request.status = Status.FINISHED
         request.finish_reason = reason
         request.finished = self._clock()
+        self._table.unsettle()
         self._tell(request.report(token_ids, logprobs))
         self._release_if_over(request)
 

@@ -22,7 +22,7 @@ It owns these arrays and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +37,36 @@ Bools = npt.NDArray[np.bool_]
 
 RUNNING = STATUSES.index(Status.RUNNING)
 FINISHED = STATUSES.index(Status.FINISHED)
+_LAUNCH = {"scheduled": 1, "pending": 1, "in_flight": 1}
+_LAND = {"num_tokens": 1, "pending": -1, "in_flight": -1}
+"""What a decode's way out and back do to the counts of a row."""
 _STOP_IDS = 8
 """Stop ids of a request that are looked for in all rows at once; who has more is looked at alone.
 """
+
+
+class DecodeRows:
+    """Where the counts and tokens of some rows stand among those of all, so that all of a row's
+    counts change with one indexing: what numpy does before and after a step is a matter of calls.
+
+    Attributes:
+        rows: intp [n].
+        first_token: intp [n], where the tokens of each begin.
+        launched, landed: intp [3 n], the counts that change when a step goes out and comes back.
+        launching, landing: int32 [3 n], by how much they change then.
+    """
+
+    def __init__(self, rows: Rows, max_rows: int, max_len: int) -> None:
+        self.rows = rows
+        self.first_token: Rows = rows * max_len
+        self.launched = _counts_of(rows, max_rows, _LAUNCH)
+        self.landed = _counts_of(rows, max_rows, _LAND)
+        self.launching = np.repeat(np.array(list(_LAUNCH.values()), np.int32), len(rows))
+        self.landing = np.repeat(np.array(list(_LAND.values()), np.int32), len(rows))
+
+
+def _counts_of(rows: Rows, max_rows: int, names: Iterable[str]) -> Rows:
+    return np.concatenate([rows + STATE.index(name) * max_rows for name in names])
 
 
 class RequestTable:
@@ -56,7 +83,8 @@ class RequestTable:
         waits: bool [max_rows], not to be scheduled before its step in flight was processed.
         token_ids: int32 [max_rows, max_len].
         sampling: the sampling parameters by row.
-        epoch: differs once a request came or left.
+        epoch: differs once a request came, left or ended, or got on otherwise than by decoding one
+            token a step.
     """
 
     status: Ints
@@ -67,6 +95,7 @@ class RequestTable:
 
     def __init__(self, max_rows: int, max_len: int, eos_token_ids: Sequence[int]) -> None:
         self._state = np.zeros((len(STATE), max_rows), np.int32)
+        self._counts = self._state.reshape(-1)
         for name, counts in zip(STATE, self._state, strict=True):
             setattr(self, name, counts)
         self.end = np.zeros(max_rows, np.int32)
@@ -126,6 +155,10 @@ class RequestTable:
         del self._requests[lease.row]
         self.epoch += 1
 
+    def unsettle(self) -> None:
+        """What was found out of the rows before may not be so any more; see `epoch`."""
+        self.epoch += 1
+
     @property
     def held(self) -> Rows:
         """intp [n], the rows that requests hold, in order of admission; the same array until
@@ -149,10 +182,33 @@ class RequestTable:
         length: Ints = self.num_tokens[rows] + self.pending[rows]
         return length
 
-    def tokens_at(self, rows: Rows, positions: Ints) -> Ints:
-        """One token id of each row."""
-        tokens: Ints = self._flat[rows * self._max_len + positions]
+    def decode_rows(self, rows: Rows) -> DecodeRows:
+        """See `DecodeRows`."""
+        return DecodeRows(rows, len(self.end), self._max_len)
+
+    def tokens_at(self, members: DecodeRows, positions: Ints) -> Ints:
+        """int32 [n], one token id of each of these rows."""
+        tokens: Ints = self._flat[members.first_token + positions]
         return tokens
+
+    def launch(self, rows: Rows, yields: Bools) -> None:
+        """A step goes out that holds these rows, and `yields` a token for some."""
+        self.in_flight[rows] += 1
+        self.pending[rows] += yields
+
+    def land(self, rows: Rows, yields: Bools) -> None:
+        """A step came back, whatever it brought."""
+        self.in_flight[rows] -= 1
+        self.pending[rows] -= yields
+
+    def launch_decode(self, members: DecodeRows) -> None:
+        """A step goes out that computes the newest token of each of these rows and yields one."""
+        self._counts[members.launched] += members.launching
+
+    def land_decode(self, members: DecodeRows, positions: Ints, tokens: Ints) -> None:
+        """A step came back that brought each of these rows its token at `positions` [n]."""
+        self._flat[members.first_token + positions] = tokens
+        self._counts[members.landed] += members.landing
 
     def append(self, rows: Rows, tokens: Ints) -> tuple[Ints, Bools]:
         """Add an output token to each row.
@@ -165,7 +221,15 @@ class RequestTable:
         self._flat[rows * self._max_len + num_tokens] = tokens
         num_tokens += 1
         self.num_tokens[rows] = num_tokens
-        ended = num_tokens >= self.end[rows]
+        return num_tokens, self.ended(rows, num_tokens, tokens)
+
+    def stop_ids(self, rows: Rows) -> frozenset[int]:
+        """The token ids that may end one of these rows; no row may also be ended by another's."""
+        return frozenset(self._stop_ids[: self._stop_ids_used, rows].reshape(-1).tolist())
+
+    def ended(self, rows: Rows, num_tokens: Ints, tokens: Ints) -> Bools:
+        """Whether the last of each row's tokens ended its request: by the length, or a stop id."""
+        ended: Bools = num_tokens >= self.end[rows]
         for stop_ids in self._stop_ids[: self._stop_ids_used]:
             ended |= stop_ids[rows] == tokens
-        return num_tokens, ended
+        return ended

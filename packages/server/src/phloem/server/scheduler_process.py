@@ -40,8 +40,8 @@ from phloem.server.messages import (
     TokenNews,
     ToScheduler,
 )
-from phloem.server.news import token_news
 from phloem.server.observability.steps import step_times
+from phloem.server.step_news import step_news
 from phloem.server.time_slice import come_as_usual
 from phloem.server.watchdog import Watchdog
 from phloem.server.wiring import EngineParts, build
@@ -90,16 +90,13 @@ class SchedulerService:
             self._handle(message)
         for request in self._constraints.take():
             self._add(request)
-        options = self._options
         idle, began = self._loop.idle, time.perf_counter()
         if not idle:
             self._watchdog.watch()
         outputs = self._loop.step()
         if not idle:
             self._steps.observe(time.perf_counter() - began)
-        for output in outputs:
-            first = options.pop(output.rid, None) if options else None
-            self._news.append(token_news(output, first))
+        self._news += step_news(outputs, self._options)
         self._flushes.settle()
         if self._news:
             self._detokenizer.send(TokenBatch(self._news))

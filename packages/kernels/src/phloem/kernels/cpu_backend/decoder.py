@@ -137,7 +137,7 @@ class CpuDecoder:
         )
         return found
 
-    def greedy_steps(self) -> GreedySteps:
+    def greedy_steps(self, newest: npt.NDArray[np.int64] | None = None) -> GreedySteps:
         """See `Decoder.greedy_steps`."""
         return CpuGreedySteps(
             self._library,
@@ -146,6 +146,7 @@ class CpuDecoder:
             self._spec,
             self._decoder,
             self._workspace,
+            newest,
         )
 
     def _workspace(self, tokens: int) -> int:

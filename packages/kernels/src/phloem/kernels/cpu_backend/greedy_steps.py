@@ -1,4 +1,4 @@
-"""Greedy steps, taken in, run and read with two native calls and hardly any Python.
+"""Greedy steps, taken in, run and read with one or two native calls and hardly any Python.
 
 The weights of a step push everything else out of the caches, so that between two steps each line of
 Python, and more so each function of numpy or torch, runs ten times as long as in a loop of its own.
@@ -23,14 +23,18 @@ from phloem.kernels.cpu_backend.team import Team
 
 Int32 = npt.NDArray[np.int32]
 
+Int64 = npt.NDArray[np.int64]
+
 _POINTER = ctypes.c_void_p
+_NOTHING, _SOME, _ALL = range(3)
+"""Which rows' tokens were found: see `phloem_greedy_step`."""
 
 
 class CpuGreedySteps:
     """Implements `GreedySteps`.
 
     `workspace` gives the address of the decoder's memory for a step of so many tokens, good until
-    it is asked again.
+    it is asked again. `newest`, int64 with an entry for each row of the row table, gets the tokens.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class CpuGreedySteps:
         spec: DecoderSpec,
         decoder: DecoderStruct,
         workspace: Callable[[int], int],
+        newest: Int64 | None = None,
     ) -> None:
         self._team = team
         self._spec = spec
@@ -52,11 +57,18 @@ class CpuGreedySteps:
         self._run = library.function(
             "phloem_greedy_run", _POINTER, _POINTER, _POINTER, restype=ctypes.c_int
         )
+        self._step = library.function(
+            "phloem_greedy_step", _POINTER, _POINTER, _POINTER, restype=ctypes.c_int
+        )
         self._tokens = library.function(
             "phloem_greedy_tokens", _POINTER, _POINTER, _POINTER, _POINTER, restype=ctypes.c_int
         )
         self._addresses = ctypes.addressof(decoder), ctypes.addressof(self._struct)
         self._row_table: Int32 | None = None
+        self._newest = newest
+        if newest is not None:
+            self._struct.newest = newest.ctypes.data
+        self._outcome = _NOTHING
         self._make_room_for_rows(1)
         self._make_room_for_tokens(1)
 
@@ -69,8 +81,10 @@ class CpuGreedySteps:
         input_ids: Int32,
         out_slots: Int32,
         kv: KVCache,
+        choose: bool = False,
     ) -> bool:
         """See `GreedySteps.run`."""
+        self._outcome = _NOTHING
         count, tokens, struct = len(rows), len(input_ids), self._struct
         if len(query_lens) != count or len(seq_lens) != count or len(out_slots) != tokens:
             return False
@@ -90,7 +104,10 @@ class CpuGreedySteps:
             to[:tokens] = numbers
         struct.num_rows, struct.num_tokens = count, tokens
         struct.workspace = self._workspace(tokens)
-        return bool(self._run(self._team.handle, *self._addresses))
+        if not choose:
+            return bool(self._run(self._team.handle, *self._addresses))
+        self._outcome = self._step(self._team.handle, *self._addresses)
+        return self._outcome != _NOTHING
 
     def tokens(self, bits: Int32 | None = None) -> Int32 | None:
         """See `GreedySteps.tokens`.
@@ -98,21 +115,27 @@ class CpuGreedySteps:
         Raises:
             ValueError: if `bits` has another shape.
         """
-        count, address = self._struct.num_rows, None
-        if bits is not None:
-            bits = readable_bits(bits, count, self._decoder.head.n)
-            address = bits.ctypes.data
-        self._struct.workspace = self._workspace(count)
-        if not self._tokens(self._team.handle, *self._addresses, address):
-            return None
-        return self._chosen[:count].copy()
+        count, outcome = self._struct.num_rows, self._outcome
+        if bits is not None or outcome == _NOTHING:
+            outcome = self._find(count, bits)
+        return self._chosen[:count].copy() if outcome == _ALL else None
 
     def found(self) -> GreedyTokens:
         """See `GreedySteps.found`."""
         count = self._struct.num_rows
         return GreedyTokens(self._found[:count], self._finite[:count], self._allowed[:count])
 
+    def _find(self, count: int, bits: Int32 | None) -> int:
+        self._outcome, address = _NOTHING, None  # what was chosen with the step is overwritten
+        if bits is not None:
+            bits = readable_bits(bits, count, self._decoder.head.n)
+            address = bits.ctypes.data
+        self._struct.workspace = self._workspace(count)
+        return _ALL if self._tokens(self._team.handle, *self._addresses, address) else _SOME
+
     def _take(self, row_table: Int32) -> bool:
+        if self._newest is not None and len(self._newest) != len(row_table):
+            return False
         if row_table.dtype != np.int32 or row_table.strides[1] != row_table.itemsize:
             return False
         self._row_table, struct = row_table, self._struct

@@ -92,6 +92,7 @@ class GreedyStepStruct(ctypes.Structure):
         ("finite", _POINTER),
         ("allowed", _POINTER),
         ("tokens", _POINTER),
+        ("newest", _POINTER),
     )
 
 

@@ -123,9 +123,9 @@ class LlamaModel:
         """
         return self._decoder.greedy(hidden, bits)
 
-    def greedy_steps(self) -> GreedySteps | None:
-        """A shorter way for greedy steps, where the backend has one."""
-        return self._decoder.greedy_steps()
+    def greedy_steps(self, newest: npt.NDArray[np.int64] | None = None) -> GreedySteps | None:
+        """A shorter way for greedy steps, where the backend has one; see `Decoder.greedy_steps`."""
+        return self._decoder.greedy_steps(newest)
 
 
 def _layer(

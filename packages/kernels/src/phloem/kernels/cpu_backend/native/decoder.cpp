@@ -64,6 +64,7 @@ typedef struct {
   int64_t* found;  // what is found, see `Greedy`
   bool *finite, *allowed;
   int32_t* tokens;  // the ids, where all rows have one
+  int64_t* newest;  // [table_rows], or null: the ids by row of the table
 } phloem_greedy;
 }
 
@@ -294,7 +295,14 @@ int phloem_greedy_tokens(Team* team, const phloem_decoder* decoder, const phloem
   for (int i = 0; i < g.num_rows; ++i) {
     all = all && g.finite[i] && g.allowed[i];
     g.tokens[i] = static_cast<int32_t>(g.found[i]);
+    if (g.newest) g.newest[g.rows[i]] = g.found[i];
   }
   return all;
+}
+
+// Both in one: 0 if nothing was done, 1 if there is no token in some row, else 2.
+int phloem_greedy_step(Team* team, const phloem_decoder* decoder, const phloem_greedy* greedy) {
+  if (!phloem_greedy_run(team, decoder, greedy)) return 0;
+  return 1 + phloem_greedy_tokens(team, decoder, greedy, nullptr);
 }
 }
