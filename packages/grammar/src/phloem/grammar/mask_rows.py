@@ -31,6 +31,8 @@ def row_of(tokens: Ints | list[int], words: int, base: Row | None = None) -> Row
 
 _FEW = 128
 """So few tokens are written faster one by one."""
+_FIRST = 64
+"""Room for so many rows is there from the beginning: unused memory costs nothing, copies do."""
 _SWAPPED = 0 if sys.byteorder == "little" else 3
 """What tells the bytes of a word in memory from those of its bits in ascending order."""
 
@@ -50,7 +52,7 @@ class MaskRows:
         self._numbers: dict[Any, int] = {}
         self._bases: list[Row | None] = []
         """By row; what is kept alive is no other's `id`."""
-        self._take(np.zeros((4, self._words), np.int32))
+        self._take(np.empty((min(_FIRST, self._most), self._words), np.int32))
         self.generation += 1
 
     @property

@@ -116,7 +116,11 @@ class Value(JsonCursor):
 
     def part(self) -> Part | None:
         """The value."""
-        return self.part_of(self, bytes((SPACE,)) if self.is_spaced else b"")
+        nodes = self.machine.nodes
+        if self.is_spaced and any(nodes[node].content is None for node, _ in self.candidates):
+            # Found once for other places too, where no space may come.
+            return self.part_of(self, bytes((SPACE,)))
+        return _part(self, Value, self.candidates, b"", self.is_spaced)
 
     def part_of(self, origin: JsonCursor, others: bytes) -> Part | None:
         """The value, of a position where also other bytes may come."""
@@ -260,7 +264,7 @@ def _part(
         return None
     machine = origin.machine
     contents = tuple([machine.nodes[node].content for node, _ in candidates])
-    shared = None if None in contents else (machine.is_compact, *contents)
+    shared = None if None in contents else (machine.is_compact, options, contents)
     base = machine.levels.text
     alone = tuple([(node, base) for node, _ in candidates])
     return ValuePart(origin, level, kind, (alone, *options), shared, others)
