@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.kernels import step
 from benchmarks.kernels.__main__ import main, measure_ops
 from benchmarks.kernels.attention import attention_work, slots_of
+from benchmarks.kernels.engine import EngineStep
 from benchmarks.kernels.machine import Machine, Probed, Work, parts_of
 from benchmarks.kernels.peaks import Peaks
 from benchmarks.kernels.shapes import Shapes
@@ -65,9 +66,18 @@ def test_work_takes_as_long_as_the_slowest_part_of_it():
 
 
 def test_a_step_is_compared_with_the_sum_of_its_parts():
-    times = StepTimes(step=12.0, products=6.0, kv=3.0, attention=1.0, outside=0.6)
+    times = StepTimes(
+        step=12.0,
+        products=6.0,
+        kv=3.0,
+        attention=1.0,
+        outside=0.6,
+        engine_step=12.5,
+        engine_outside=0.5,
+    )
     assert times.ratio == pytest.approx(1.2)
     assert times.outside_share == pytest.approx(0.05)
+    assert times.engine_outside_share == pytest.approx(0.04)
 
 
 def probing(*seen):
@@ -86,14 +96,23 @@ def test_probes_that_had_too_few_cores_are_made_again_and_the_best_counts():
 
 def test_what_was_measured_before_a_peak_rose_is_told_again_beside_it():
     told = []
-    measured = Measured(12.0, 6.0, 0.6, Work(bytes=20.0, fma=200.0).times(2))
+    engine = EngineStep(12.5, 0.5)
+    measured = Measured(12.0, 6.0, 0.6, Work(bytes=20.0, fma=200.0).times(2), engine)
     peaks = Peaks(probing((10, 100, 100, 2.0), (10, 101, 100, 2.0), (5, 200, 100, 2.0)), 1e-6)
     before = peaks.machine
     assert peaks.settled(before, [measured.beside], told.append)[0].kv == 4.0
     assert not told
     (after,) = peaks.settled(before, [measured.beside], told.append)
     assert told == [after]
-    assert after == StepTimes(step=12.0, products=6.0, kv=4.0, attention=2.0, outside=0.6)
+    assert after == StepTimes(
+        step=12.0,
+        products=6.0,
+        kv=4.0,
+        attention=2.0,
+        outside=0.6,
+        engine_step=12.5,
+        engine_outside=0.5,
+    )
 
 
 @pytest.mark.parametrize("timed", [medians, best])
@@ -168,6 +187,7 @@ def test_steps_of_a_model_are_one_line_of_json(tiny_llama, capsys):
     )
     for one in steps:
         assert 0 < one["outside_s"] < one["step_s"]
+        assert 0 < one["engine_outside_s"] < one["engine_step_s"]
         assert one["products_s"] > 0
         assert one["ratio"] > 0
 

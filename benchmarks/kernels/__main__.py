@@ -131,7 +131,10 @@ def measure_steps(
             stage = Stage(folder, form, before.threads)
             kv = options.kv or ("fp32" if form == "none" else "int8")
             for batch, context in steps:
-                measured = stage.measure(probes, batch, context, KV_DTYPES[kv], seconds)
+                steps_of_engine = 20 if options.quick else 100
+                measured = stage.measure(
+                    probes, batch, context, KV_DTYPES[kv], seconds, steps_of_engine
+                )
                 found.append(partial(_step_figures, form, kv, batch, context, measured))
                 say(tables.step_line(found[-1](peaks.now())))
     return peaks.settled(before, found, _telling(peaks, tables.step_line, say))
@@ -150,6 +153,7 @@ def _step_figures(
         **{f"{name}_s": value for name, value in asdict(times).items()},
         "ratio": times.ratio,
         "outside_share": times.outside_share,
+        "engine_outside_share": times.engine_outside_share,
     }
 
 

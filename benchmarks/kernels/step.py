@@ -3,7 +3,8 @@
 The least that a step could take is counted as the sum of its matrix products alone, measured with
 the same packed weights and rows, the bytes of its KV at the rate at which memory is read, and the
 arithmetic of its attention at the peak of multiply-adds. What is outside of the native calls that
-run a step is what `ModelRunner` and the op table do, almost all of it in Python.
+run a step is what `ModelRunner` and the op table do, almost all of it in Python; the same is told
+of a whole engine (`benchmarks.kernels.engine`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks.kernels.attention import attention_work, filled_pool, slots_of
+from benchmarks.kernels.engine import EngineStep, engine_step
 from benchmarks.kernels.machine import Machine, Probes, Work
 from benchmarks.kernels.shapes import Shapes
 from benchmarks.kernels.timing import Call, medians
@@ -42,6 +44,7 @@ class Measured:
     products: float
     outside: float
     attention: Work
+    engine: EngineStep
 
     def beside(self, machine: Machine) -> StepTimes:
         """With what attention takes at least on a machine."""
@@ -51,6 +54,8 @@ class Measured:
             kv=self.attention.bytes / machine.read,
             attention=self.attention.arithmetic(machine),
             outside=self.outside,
+            engine_step=self.engine.step,
+            engine_outside=self.engine.outside,
         )
 
 
@@ -66,6 +71,10 @@ class StepTimes:
     """The arithmetic of attention at the measured peak."""
     outside: float
     """Of the step, what was not in the native calls that run it."""
+    engine_step: float
+    """The step as a whole engine takes it."""
+    engine_outside: float
+    """Of that likewise."""
 
     @property
     def ratio(self) -> float:
@@ -76,6 +85,11 @@ class StepTimes:
     def outside_share(self) -> float:
         """Of the step."""
         return self.outside / self.step
+
+    @property
+    def engine_outside_share(self) -> float:
+        """Of the engine's step."""
+        return self.engine_outside / self.engine_step
 
 
 class Stage:
@@ -99,6 +113,7 @@ class Stage:
         context: int,
         kv_dtype: torch.dtype,
         seconds: float,
+        engine_steps: int,
     ) -> Measured:
         """Steps of `batch` requests that have `context` tokens with the new one; greedy."""
         c = self.model.config
@@ -112,7 +127,11 @@ class Stage:
             took, products = medians([step, probes.linears(self.weights, batch)], seconds)
         shapes = Shapes(heads=c.num_heads, kv_heads=c.num_kv_heads, head_dim=c.head_dim)
         layer = attention_work(shapes, kv_dtype, table, 1)
-        return Measured(took, products, statistics.median(outside), layer.times(c.num_layers))
+        engine = engine_step(
+            self.model, lambda: self._ops.clock.seconds, batch, context, kv_dtype, engine_steps
+        )
+        attention = layer.times(c.num_layers)
+        return Measured(took, products, statistics.median(outside), attention, engine)
 
     def _watched(self, step: Call, outside: list[float]) -> Call:
         clock = self._ops.clock
@@ -181,6 +200,7 @@ def _step(runner: ModelRunner, table: np.ndarray, vocab_size: int) -> Call:
         sampling=SamplingBatch.from_params(
             [SamplingParams(temperature=0.0)] * batch, [0] * batch, [context] * batch
         ),
+        masked=False,
     )
 
     def call() -> None:

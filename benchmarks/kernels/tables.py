@@ -11,7 +11,7 @@ OPS_HEAD = (
 )
 STEPS_HEAD = (
     f"{'decode step':<32} {'threads':>7} {'ms':>7} = x parts"
-    f" ({'products':>8} + {'KV':>5} + {'attention':>9}) {'outside':>8}"
+    f" ({'products':>8} + {'KV':>5} + {'attention':>9}) {'outside':>8} {'in an engine':>13}"
 )
 
 
@@ -53,4 +53,5 @@ def step_line(step: Figures) -> str:
         f"{name:<32} {step['threads']:>7} {step['step_s'] * 1e3:>7.2f} = {step['ratio']:>4.2f}    "
         f" ({step['products_s'] * 1e3:>8.2f} + {step['kv_s'] * 1e3:>5.2f}"
         f" + {step['attention_s'] * 1e3:>9.2f}) {step['outside_share']:>8.1%}"
+        f" {step['engine_outside_share']:>13.1%}"
     )
