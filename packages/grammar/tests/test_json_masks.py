@@ -245,6 +245,21 @@ def test_tokens_that_end_values_and_begin_others_are_told_as_by_their_bytes(
             cursor = ends[token]
 
 
+@pytest.mark.parametrize("name", ["a", r"\n", r"a\n"])
+def test_a_name_that_was_used_is_in_no_token_that_ends_it(name: str) -> None:
+    ends = [f'"{name}"'.encode(), f'{name}"'.encode(), f'{name}":'.encode()]
+    tokens = [*VOCABULARY.tokens, *ends]
+    grammar = FsmBackend(Vocabulary(tokens, [END], [SPECIAL])).compile(Constraint.json_object())
+    for said, legal in (("{", True), (f'{{"{name}":1,', False)):
+        matcher = grammar.matcher()
+        for byte in said.encode():
+            assert matcher.accept(byte)
+        assert (len(tokens) - 3 in legal_tokens(matcher)) is legal
+        assert matcher.accept(ord('"'))
+        assert (len(tokens) - 2 in legal_tokens(matcher)) is legal
+        assert (len(tokens) - 1 in legal_tokens(matcher)) is legal
+
+
 def reached(cursor: Cursor, vocabulary: Vocabulary) -> dict[int, Cursor]:
     """Where each legal token leads, byte by byte."""
     ends = {}
