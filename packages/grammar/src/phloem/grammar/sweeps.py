@@ -177,7 +177,11 @@ class Sweeps:
         return _kept(
             self._sweeps,
             (region.dfa, region.state, branch, without),
-            lambda: self._swept(region, branch).without(without),
+            lambda: (
+                self.whole(Inside(region, branch)).without(without)
+                if without
+                else self._swept(region, branch)
+            ),
             _WHOLE,
         )
 
