@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
 import pytest
@@ -26,6 +27,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "background(function, *args): called beside other tests; see `background`"
+    )
     # Modules may load the library when they are imported, before any fixture.
     variant, isa = _option(config, "variant", "release"), _option(config, "isa", None)
     load = library._load
@@ -44,6 +48,28 @@ def pytest_configure(config):
 def _option(config, name, default):
     """Its default where pytest found this file too late to know the options."""
     return config.getoption(f"--native-{name}", default=default)
+
+
+def pytest_collection_modifyitems(items):
+    # What they wait for runs beside all others then.
+    items.sort(key=lambda item: item.get_closest_marker("background") is not None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def background(request):
+    """Gives what the functions return that tests name by the mark `background`.
+
+    They wait for processes that take long, and are called one after the other, from the first
+    test of this folder on, so that these processes use one core while tests use another.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        begun = {
+            mark.args: pool.submit(*mark.args)
+            for item in request.session.items
+            for mark in item.iter_markers("background")
+        }
+        yield lambda *call: begun[call].result()
+        pool.shutdown(cancel_futures=True)
 
 
 @pytest.fixture(scope="session")

@@ -31,9 +31,13 @@ def run(*options):
     return done.stdout
 
 
+ALL = (run, "-k", f"not {BY_INSTALLED}", str(FOLDER))
+
+
 @pytest.mark.slow
-def test_the_kernels_match_the_reference_in_tritons_interpreter():
-    run("-k", f"not {BY_INSTALLED}", str(FOLDER))
+@pytest.mark.background(*ALL)
+def test_the_kernels_match_the_reference_in_tritons_interpreter(background):
+    assert " passed" in background(*ALL)
 
 
 @pytest.mark.skipif(
