@@ -82,6 +82,14 @@ def test_all_that_a_keys_limits_refuse_says_so(serve, write_script, fuzz, descri
     assert refused == {path for path in statuses if "429" in paths[path]["post"]["responses"]}
 
 
+@pytest.fixture(scope="module")
+def schema(server):
+    schemathesis = pytest.importorskip(
+        "schemathesis", reason="the package schemathesis is not installed"
+    )
+    return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+
+
 def known_id(server, path):
     """One that there is."""
     if path.startswith("/v1/models"):
@@ -93,16 +101,16 @@ def known_id(server, path):
 @pytest.mark.parametrize(
     ("method", "path"), [pytest.param(*each, id=" ".join(each)) for each in ANSWERS]
 )
-def test_requests_made_from_the_description_are_answered_as_it_says(server, fuzz, method, path):
-    schemathesis = pytest.importorskip(
-        "schemathesis", reason="the package schemathesis is not installed"
-    )
+def test_requests_made_from_the_description_are_answered_as_it_says(
+    server, schema, fuzz, method, path
+):
+    import schemathesis
     from hypothesis import HealthCheck, Phase, given, seed, settings
     from hypothesis import strategies as st
 
     schemathesis.checks.load_all_checks()
     wanted = schemathesis.checks.CHECKS.get_by_names(CHECKS)
-    operation = schemathesis.openapi.from_url(f"{server.url}/openapi.json")[path][method]
+    operation = schema[path][method]
     legal = fuzz.BODIES.get(path)
 
     def ask(case, data):

@@ -81,7 +81,8 @@ def reference(model, prompts, together):
     for prompt, result in zip(prompts, together, strict=True):
         ours = result["output_ids"]
         with torch.inference_mode():
-            logits = model(torch.tensor([prompt + ours[:-1]])).logits[0, len(prompt) - 1 :]
+            whole = torch.tensor([prompt + ours[:-1]])
+            logits = model(whole, logits_to_keep=len(ours)).logits[0]
         best, ids = logits.log_softmax(-1).max(-1)
         answers.append((ids.tolist(), best.tolist()))
     return answers
@@ -98,6 +99,15 @@ def check(results, reference):
 
 def test_all_at_once(together, reference):
     check(together, reference)
+
+
+def test_texts_decode_as_transformers_decodes_them(engine, smollm2, reference):
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(smollm2)
+    results = engine.generate(TEXTS, {"temperature": 0, "max_new_tokens": NEW_TOKENS})
+    for result, (ids, _) in zip(results, reference[: len(TEXTS)], strict=True):
+        assert result["text"] == theirs.decode(ids, skip_special_tokens=True)
 
 
 def test_one_by_one_each_on_a_cold_cache(engine, prompts, reference):
@@ -120,15 +130,6 @@ def test_prompt_logprobs_on_a_warm_cache(engine, model, prompts):
     own = [p for p, _ in warm["meta_info"]["input_token_logprobs"]]
     assert own[0] is None
     assert own[1:] == pytest.approx(expected, abs=1e-4)
-
-
-def test_texts_decode_as_transformers_decodes_them(engine, smollm2, reference):
-    from transformers import AutoTokenizer
-
-    theirs = AutoTokenizer.from_pretrained(smollm2)
-    results = engine.generate(TEXTS, {"temperature": 0, "max_new_tokens": NEW_TOKENS})
-    for result, (ids, _) in zip(results, reference[: len(TEXTS)], strict=True):
-        assert result["text"] == theirs.decode(ids, skip_special_tokens=True)
 
 
 def test_it_says_paris(engine):
