@@ -69,7 +69,7 @@ NUMBERS = [
 def test_who_writes_digits_as_long_as_it_may_writes_valid_numbers_in_time(smollm2, fond_of):
     vocabulary = Vocabulary.from_tokenizers(str(smollm2 / "tokenizer.json"))
     backend = create_backend("fsm", vocabulary)
-    likes = [6.0 * (set(token or b" ") <= set(fond_of)) for token in vocabulary.tokens]
+    likes = np.array([6.0 * (set(token or b" ") <= set(fond_of)) for token in vocabulary.tokens])
     rng = np.random.default_rng(0)
     mask = np.zeros((1, vocabulary.words), np.int32)
     for schema in NUMBERS:
@@ -81,7 +81,7 @@ def test_who_writes_digits_as_long_as_it_may_writes_valid_numbers_in_time(smollm
                 matcher.fill_mask(mask, 0, left)
                 bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
                 legal = np.flatnonzero(bits[: vocabulary.size])
-                scores = np.take(likes, legal) + rng.gumbel(size=len(legal))
+                scores = likes[legal] + rng.gumbel(size=len(legal))
                 token = int(legal[scores.argmax()])
                 assert matcher.accept(token)
                 text += vocabulary.tokens[token] or b""
