@@ -119,7 +119,7 @@ def check_open(lease: Lease, leases: Mapping[int, Lease]) -> None:
 
 def check_all_open(rows: Rows, is_open: npt.NDArray[np.bool_]) -> None:
     """Raise `OwnershipError` if one of `rows` has no open lease."""
-    if False in is_open[rows].tolist():  # `all` would take as long as the rest of a step's calls
+    if False in is_open[rows].tolist():  # the first `all` takes as long as this whole function
         closed = rows[~is_open[rows]]
         raise OwnershipError(
             f"no lease is open on rows {shortened(closed)}: leave out rows whose leases are closed"

@@ -68,7 +68,7 @@ class ResultIntake:
         members, table, tokens = decode.members, self._table, result.token_ids
         if not members.settled(table) or result.row_errors:
             return False
-        # Lists, of which Python has seen to a few before numpy has begun.
+        # As lists, since numpy's first comparison takes longer than Python takes for a few numbers.
         if result.counts.tolist().count(1) < len(decode):
             return False
         self._manager.commit_rows(members.rows)

@@ -50,14 +50,12 @@ class DecodeRows:
     counts change with one indexing: what numpy does before and after a step is a matter of calls.
 
     Attributes:
-        rows: intp [n].
         first_token: intp [n], where the tokens of each begin.
         launched, landed: intp [3 n], the counts that change when a step goes out and comes back.
         launching, landing: int32 [3 n], by how much they change then.
     """
 
     def __init__(self, rows: Rows, max_rows: int, max_len: int) -> None:
-        self.rows = rows
         self.first_token: Rows = rows * max_len
         self.launched = _counts_of(rows, max_rows, _LAUNCH)
         self.landed = _counts_of(rows, max_rows, _LAND)
@@ -224,7 +222,7 @@ class RequestTable:
         return num_tokens, self.ended(rows, num_tokens, tokens)
 
     def stop_ids(self, rows: Rows) -> frozenset[int]:
-        """The token ids that may end one of these rows; no row may also be ended by another's."""
+        """The token ids of which each ends some of these rows: after others, nobody need look."""
         return frozenset(self._stop_ids[: self._stop_ids_used, rows].reshape(-1).tolist())
 
     def ended(self, rows: Rows, num_tokens: Ints, tokens: Ints) -> Bools:
