@@ -260,6 +260,20 @@ def test_a_name_that_was_used_is_in_no_token_that_ends_it(name: str) -> None:
         assert (len(tokens) - 1 in legal_tokens(matcher)) is legal
 
 
+def test_what_names_are_followed_by_is_told_for_each_kind_of_indentation() -> None:
+    tokens = [*VOCABULARY.tokens, b'"a": {\n  "', b'"a": {\n\t\t"']
+    grammar = FsmBackend(Vocabulary(tokens, [END], [SPECIAL])).compile(Constraint.json_object())
+    spaces, tabs = len(tokens) - 2, len(tokens) - 1
+    for said, legal in (
+        ('{\n\t"b": { ', set()),
+        ('{\n "b":1, ', {spaces}),
+        ('{\n\t"b":1, ', {tabs}),
+    ):
+        matcher = grammar.matcher()
+        assert all(matcher.accept(byte) for byte in said.encode())
+        assert {spaces, tabs} & set(legal_tokens(matcher)) == legal
+
+
 def reached(cursor: Cursor, vocabulary: Vocabulary) -> dict[int, Cursor]:
     """Where each legal token leads, byte by byte."""
     ends = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from phloem.grammar.automaton import Cursor, Part, Region, Run, TokenCost
 from phloem.grammar.json_machine.layout import (
@@ -42,6 +42,8 @@ class JsonCursor(ABC):
     """What all cursors share. See `automaton.Cursor`."""
 
     __slots__ = ("__weakref__", "layout", "machine")
+    is_name: ClassVar[bool] = False
+    """Whether this is within the name of a property."""
 
     def __init__(self, machine: JsonMachine, layout: Layout) -> None:
         self.machine = machine
@@ -172,27 +174,28 @@ class AfterPart:
         self._after = after
         self._around, self._growing = levels.after(level), levels.growing(level)
         closes = self._around is not None and level.kind
-        self.key = (AfterPart, closes, self._growing is not None, after.machine.is_compact)
+        lines = (after.layout, level.depth) if closes and not after.machine.is_compact else None
+        self.key = (AfterPart, closes, self._growing is not None, lines)
 
     def cursor(self) -> After:
         """The position itself: what is around it is not come to."""
         return self._after
 
     def mark(self, cursor: Cursor) -> object | None:
-        """Of what is behind the comma or the bracket, and of indentation."""
-        return None if cursor is self._after or isinstance(cursor, Close) else type(cursor)
+        """Of what is behind the comma; and behind the bracket, with how lines are indented then."""
+        if isinstance(cursor, Member):
+            return Member
+        return cursor.layout if isinstance(cursor, After) and cursor is not self._after else None
 
     def outer(self, mark: object) -> JsonCursor:
         """Within that."""
         after = self._after
         machine, layout = after.machine, after.layout
-        if mark is Indent:
-            return machine.cursor(Indent, layout, after.level, True, 0, 0)
-        if mark is Member:
-            assert self._growing is not None, "a comma comes where there may be more"
-            return machine.cursor(Member, layout, self._growing, not machine.is_compact, False)
-        assert self._around is not None, "a bracket comes where the container may end"
-        return machine.cursor(After, layout, self._around)
+        if isinstance(mark, Layout):
+            assert self._around is not None, "a bracket comes where the container may end"
+            return machine.cursor(After, mark, self._around)
+        assert self._growing is not None, "a comma comes where there may be more"
+        return machine.cursor(Member, layout, self._growing, not machine.is_compact, False)
 
 
 class Close(JsonCursor):
@@ -289,7 +292,9 @@ class Member(JsonCursor):
             return None
         closing = (CLOSING[growing.kind],) if self.can_close else ()
         if growing.kind == "object":
-            return BlanksPart(self, growing, bytes(closing))
+            key = (BlanksPart, self.layout, growing.depth if self.can_blank else -1)
+            start = self.machine.cursor(Member, self.layout, growing, self.can_blank, False)
+            return BlanksPart(start, growing, key, bytes(closing))
         blank = (SPACE, NEWLINE) if self.can_blank else ()
         return self.item(growing).part_of(self, bytes((*closing, *blank)))
 
@@ -297,30 +302,30 @@ class Member(JsonCursor):
 class BlanksPart:
     """What may come in front of a name. See `automaton.Part`."""
 
-    __slots__ = ("_growing", "_member", "key", "others")
+    __slots__ = ("_growing", "_start", "key", "others")
     is_shared = True
 
-    def __init__(self, member: Member, growing: Level, others: bytes) -> None:
-        self._member = member
+    def __init__(
+        self, start: JsonCursor, growing: Level, key: tuple[object, ...], others: bytes = b""
+    ) -> None:
+        self._start = start
         self._growing = growing
-        self.key = (BlanksPart, member.can_blank)
+        self.key = key
         self.others = others
 
-    def cursor(self) -> Member:
+    def cursor(self) -> JsonCursor:
         """The position itself, if it cannot close: what is around it is not come to."""
-        member = self._member
-        return member.machine.cursor(Member, member.layout, self._growing, member.can_blank, False)
+        return self._start
 
     def mark(self, cursor: Cursor) -> object | None:
-        """Of the name, and of indentation."""
-        return None if isinstance(cursor, Member) else isinstance(cursor, Indent)
+        """Of the name: how lines are indented by then."""
+        assert isinstance(cursor, JsonCursor), "what follows from a cursor of JSON is another"
+        return cursor.layout if cursor.is_name else None
 
     def outer(self, mark: object) -> JsonCursor:
-        """Within the one or the other."""
-        machine, layout = self._member.machine, self._member.layout
-        if mark:
-            return machine.cursor(Indent, layout, self._growing, False, 0, 0)
-        return machine.name(layout, self._growing)
+        """Within the name."""
+        assert isinstance(mark, Layout), "there are no other marks"
+        return self._start.machine.name(mark, self._growing)
 
 
 class Indent(JsonCursor):

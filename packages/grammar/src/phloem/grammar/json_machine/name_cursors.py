@@ -24,6 +24,7 @@ class NameCursor(TextCursor):
     """Within the name of a property."""
 
     __slots__ = ()
+    is_name = True
     places: tuple[NamePlace, ...]
 
     def fed(self, places: tuple[NamePlace, ...], byte: int) -> tuple[NamePlace, ...]:

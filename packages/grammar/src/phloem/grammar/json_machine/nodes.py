@@ -168,8 +168,13 @@ class NodeMachine:
 
     @cached_property
     def content(self) -> tuple[object, ...] | None:
-        """Equal for nodes of the same values, whatever schemas they are of; None: not known."""
-        return None if self.containers else (*self.words, self.number, self.strings)
+        """Equal for nodes of the same values up to the first name, whatever schemas they are of;
+        None: not known."""
+        if self.arrays:
+            return None
+        starts = [item.start for item in self.objects]
+        opened = (any(at.closable for at in starts), any(at.can_grow for at in starts))
+        return (*self.words, self.number, self.strings, opened if starts else None)
 
     def weigh(self) -> int:
         """About how many bytes its smallest value takes, by the weights as they are now."""

@@ -267,4 +267,4 @@ def _part(
     shared = None if None in contents else (machine.is_compact, options, contents)
     base = machine.levels.text
     alone = tuple([(node, base) for node, _ in candidates])
-    return ValuePart(origin, level, kind, (alone, *options), shared, others)
+    return ValuePart(origin, level, kind, (alone, *options), shared, others, candidates)

@@ -11,17 +11,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from phloem.grammar.automaton import Cursor
-from phloem.grammar.json_machine.cursors import After, Indent, JsonCursor
+from phloem.grammar.json_machine.cursors import After, Candidates, Indent, JsonCursor
 from phloem.grammar.json_machine.layout import Layout
 from phloem.grammar.json_machine.levels import Level
 
-_END = "end"
+_END, _NAME, _LINE = "end", "name", "line"
 
 
 class ValuePart:
     """See `automaton.Part`. The base of it is the level around a whole text."""
 
-    __slots__ = ("_content", "_kind", "_level", "_origin", "is_shared", "key", "others")
+    __slots__ = (
+        "_candidates",
+        "_content",
+        "_kind",
+        "_level",
+        "_origin",
+        "is_shared",
+        "key",
+        "others",
+    )
 
     def __init__(
         self,
@@ -31,14 +40,19 @@ class ValuePart:
         content: tuple[Any, ...],
         shared_key: tuple[object, ...] | None,
         others: bytes = b"",
+        candidates: Candidates = (),
     ) -> None:
-        """`level` is behind the value; `content` is what `kind` takes, with the base instead."""
+        """`level` is behind the value; `content` is what `kind` takes, with the base instead.
+
+        `candidates` are what the value may be, if it may be an object.
+        """
         self._origin = origin
         self._level = level
         self._kind = kind
         self._content = content
+        self._candidates = candidates
         self.is_shared = shared_key is not None
-        """Whether no container can be in it, so that indentation is no matter."""
+        """Whether it ends at the first name or line of an object, and no array can be in it."""
         self.key: tuple[object, ...] = (
             (kind, origin.layout, content) if shared_key is None else (kind, *shared_key)
         )
@@ -50,10 +64,14 @@ class ValuePart:
 
     def mark(self, cursor: Cursor) -> object | None:
         """Of ends, with how lines are indented by then; and of blanks whose number depends on how
-        deep they stand."""
+        deep they stand. Shared parts come to no other blanks than the first of an object."""
         assert isinstance(cursor, JsonCursor), "what follows from a cursor of JSON is another"
+        if self.is_shared:
+            if cursor.is_name:
+                return _NAME
+            return _END if cursor.complete else _LINE if isinstance(cursor, Indent) else None
         if cursor.complete:
-            return _END if self.is_shared else cursor.layout
+            return cursor.layout
         return cursor if isinstance(cursor, Indent) else None
 
     def outer(self, mark: object) -> JsonCursor:
@@ -64,6 +82,13 @@ class ValuePart:
             content = (level, mark.is_closing, mark.blank, mark.count)
             return machine.cursor(Indent, mark.layout, *content)
         layout = mark if isinstance(mark, Layout) else self._origin.layout
+        if mark is _NAME or mark is _LINE:
+            opened = machine.opened(self._candidates, "object")
+            growing = None if opened is None else machine.levels.growing(opened)
+            assert growing is not None, "the key tells objects that may have a name"
+            if mark is _NAME:
+                return machine.name(layout, growing)
+            return machine.cursor(Indent, layout, growing, False, 0, 0)
         return machine.cursor(After, layout, self._level)
 
 
