@@ -131,6 +131,20 @@ def test_what_a_prompt_left_that_never_ended_is_not_in_the_next_of_its_row(tiny_
     assert np.array_equal(pooled(driver, ids, "mean"), expected)
 
 
+def test_a_chunk_whose_first_never_came_leaves_others_alone(tiny_model, drive):
+    """The step of the first failed while this one was in flight."""
+    driver = drive(tiny_model)
+    expected = driver.run((1, prompt(6), 6)).token_ids.tolist()
+    ids, asked = prompt(8), (PoolingRequest(0, "mean", True),)
+    driver.run((0, ids[:5], 5))
+    batch = driver.batch((0, ids[5:], 8), (2, prompt(6), 6), samples=[False, True], pooling=asked)
+    step = driver.runner.forward(batch)
+    driver.runner.sample(step, None)
+    result = driver.runner.result(step)
+    assert result.token_ids.tolist() == expected
+    assert not result.embeddings
+
+
 def test_a_vector_with_nan_fails_its_row_alone(tiny_model, drive):
     driver = drive(tiny_model)
     ids = prompt(6)

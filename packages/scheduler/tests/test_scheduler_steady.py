@@ -314,6 +314,47 @@ class TestShortWays:
         batch = h.scheduler.schedule()
         assert [row.request.rid for row in batch] == ["b"]
 
+    @pytest.mark.parametrize(
+        ("counts", "tokens"), [((2, 0), (7, 8)), ((2, 2), (7, 8, 7, 8)), ((1, 2), (7, 7, 8))]
+    )
+    def test_are_left_where_somebody_gets_several_tokens(self, harness, never_ends, counts, tokens):
+        h = harness(script=never_ends)
+        rows = [h.add(rid, PROMPT, max_new_tokens=20, ignore_eos=True) for rid in "ab"]
+        for _ in range(3):
+            h.step()
+        before = [row.num_output for row in rows]
+        batch = h.scheduler.schedule()
+        h.scheduler.launch(batch)
+        result = StepResult(np.array(tokens, np.int32), np.array(counts, np.int32))
+        h.scheduler.process(batch, result)
+        got = [row.num_output - n for row, n in zip(rows, before, strict=True)]
+        assert got == list(counts)
+        assert rows[0].output_ids[before[0] :].tolist() == list(tokens[: counts[0]])
+
+    def test_are_left_by_a_prompt_that_yields_nothing_while_what_follows_is_in_flight(
+        self, harness, never_ends
+    ):
+        h = harness(script=never_ends, overlap=True)
+        request = h.add("a", PROMPT, max_new_tokens=9, ignore_eos=True)
+        prompt = h.scheduler.schedule()
+        h.scheduler.launch(prompt)
+        decode = h.scheduler.schedule()
+        h.scheduler.launch(decode)
+        h.scheduler.process(prompt, StepResult(np.empty(0, np.int32), np.zeros(1, np.int32)))
+        h.scheduler.process(decode, StepResult(np.array([7], np.int32), np.ones(1, np.int32)))
+        assert request.output_ids.tolist() == [7]
+
+    def test_take_no_result_that_contradicts_itself(self, harness, never_ends):
+        h = harness(script=never_ends)
+        for rid in "ab":
+            h.add(rid, PROMPT, max_new_tokens=20, ignore_eos=True)
+        for _ in range(3):
+            h.step()
+        batch = h.scheduler.schedule()
+        h.scheduler.launch(batch)
+        three = StepResult(np.array([7, 8, 9], np.int32), np.ones(3, np.int32))
+        assert not h.scheduler._intake.take_in_decode(batch.decode, three)
+
     def test_hold_for_no_step_that_did_not_go_out(self, harness, never_ends):
         h = harness(script=never_ends)
         h.add("a", PROMPT, max_new_tokens=9, ignore_eos=True)

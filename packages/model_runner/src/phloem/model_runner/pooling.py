@@ -38,7 +38,8 @@ class Pooler:
         lengths: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]],
         requests: Sequence[PoolingRequest],
     ) -> dict[int, npt.NDArray[np.float32]]:
-        """The vectors `[hidden]` that are due, by row of the batch.
+        """The vectors `[hidden]` that are due, by row of the batch; none of a row whose chunks
+        before never came here.
 
         `hidden` `[T, hidden]` are the states of all tokens before the final norm, of which row i
         has those from `starts[i]` on; `rows` `[B]` are the rows of the row table, and `lengths` the
@@ -54,6 +55,8 @@ class Pooler:
                 pooled[i] = self._normed(states[-1:])[0].astype(np.float32)
                 continue
             row = int(rows[i])
+            if count < length and row not in self._sums:
+                continue  # the step of an earlier chunk failed: the request has ended
             total = self._add(None if count == length else self._sums.pop(row), states)
             if asked.complete:
                 self._sums.pop(row, None)

@@ -68,8 +68,9 @@ class ResultIntake:
         members, table, tokens = decode.members, self._table, result.token_ids
         if not members.settled(table) or result.row_errors:
             return False
-        # As lists, since numpy's first comparison takes longer than Python takes for a few numbers.
-        if result.counts.tolist().count(1) < len(decode):
+        # As a list: a first comparison of arrays takes longer than Python takes for a few numbers.
+        counts = result.counts.tolist()
+        if not counts.count(1) == len(counts) == len(tokens) == len(decode):
             return False
         self._manager.commit_rows(members.rows)
         table.land_decode(members.at, decode.ends, tokens)
@@ -85,6 +86,8 @@ class ResultIntake:
         for i, row in enumerate(batch.chunks):
             if not ended[i]:
                 self._take_in_row(row, results.row(i))
+                if row.samples and result.counts[i] != 1:
+                    self._table.unsettle()  # what follows may be in flight, and counts on one
         if batch.decode is None:
             return
         first, decode = len(batch.chunks), batch.decode

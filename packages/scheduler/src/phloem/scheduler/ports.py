@@ -65,7 +65,8 @@ class ModelWorkerBatch:
     """One step for the runner: prefill chunks and decodes together, as flat arrays.
 
     With B rows and T tokens. Row i feeds its `query_lens[i]` newest tokens, at positions
-    `[seq_lens[i] - query_lens[i], seq_lens[i])`; a decode is a row of query length 1.
+    `[seq_lens[i] - query_lens[i], seq_lens[i])`; a decode is a row of query length 1. Its arrays
+    are the scheduler's, which goes on with some of them: a runner reads them only.
     """
 
     rows: npt.NDArray[np.int32]

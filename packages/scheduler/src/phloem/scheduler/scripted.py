@@ -223,6 +223,8 @@ class ScriptedRunner:
             if asked.mode == "last":
                 pooled[i] = states[-1].astype(np.float32)
                 continue
+            if row not in self._sums:
+                continue  # the step of its first chunk failed: the request has ended
             for state in states:
                 self._sums[row] = self._sums[row] + state
             if asked.complete:
