@@ -245,6 +245,39 @@ def test_tokens_that_end_values_and_begin_others_are_told_as_by_their_bytes(
             cursor = ends[token]
 
 
+VALUES: list[Any] = [
+    {},
+    {"type": "boolean"},
+    {"type": ["null", "string"]},
+    {"type": ["integer", "boolean"]},
+    {"type": "string", "maxLength": 2},
+    {"type": "string", "minLength": 1},
+    {"type": "object", "additionalProperties": {"type": "null"}},
+]
+
+
+def test_grammars_of_one_backend_have_the_masks_that_each_has_alone() -> None:
+    """Of what is alike in several, one finds it out for all: they take turns, token by token."""
+    rng, vocabulary = random.Random(5), structural_vocabulary()
+    shared = FsmBackend(vocabulary, seconds=20)
+    pairs = []
+    for value in VALUES:
+        schema = {"type": "array", "items": {"type": "object", "additionalProperties": value}}
+        for whitespace in ("bounded", "compact"):
+            constraint = Constraint.json_schema(schema, whitespace=whitespace)
+            alone = FsmBackend(vocabulary, seconds=20).compile(constraint)
+            pairs.append((shared.compile(constraint).matcher(), alone.matcher()))
+    for _ in range(25):
+        for one, alone in pairs:
+            tokens = legal_tokens(alone)
+            assert legal_tokens(one) == tokens
+            longer = [token for token in tokens if token > HOLE]
+            token = rng.choice(longer if longer and rng.random() < 0.6 else tokens)
+            if token != END:
+                assert one.accept(token)
+                assert alone.accept(token)
+
+
 @pytest.mark.parametrize("name", ["a", r"\n", r"a\n"])
 def test_a_name_that_was_used_is_in_no_token_that_ends_it(name: str) -> None:
     ends = [f'"{name}"'.encode(), f'{name}"'.encode(), f'{name}":'.encode()]

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+from grammar_vocabularies import structural_vocabulary
 
 from phloem.grammar import Constraint, GrammarError, UnsupportedConstraint
 from phloem.grammar.fsm_backend import FsmBackend
@@ -89,8 +90,8 @@ def test_the_texts_are_those_that_the_description_allows(tag):
     assert any(grammar.accepts(text) for text in texts)
 
 
-def legal_tokens(matcher, left=None) -> set[int]:
-    mask = np.zeros((1, VOCABULARY.words), np.int32)
+def legal_tokens(matcher, left=None, vocabulary=VOCABULARY) -> set[int]:
+    mask = np.zeros((1, vocabulary.words), np.int32)
     matcher.fill_mask(mask, 0, left)
     return set(np.flatnonzero(np.unpackbits(mask[0].view(np.uint8), bitorder="little")).tolist())
 
@@ -114,6 +115,34 @@ def test_masks_have_the_tokens_that_span_borders_and_no_others(tag):
             assert matcher.accept(token)
             text += VOCABULARY.tokens[token]
             assert matcher.is_complete == grammar.accepts(text)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_content_with_names_of_all_kinds_has_the_masks_that_it_has_alone(seed):
+    """Names that are declared, or were used, are told apart within a tag too."""
+    vocabulary = structural_vocabulary()
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "name": {"type": "string"}},
+        "additionalProperties": {"type": ["string", "object"]},
+    }
+    backend = FsmBackend(vocabulary, seconds=20)
+    tag = {"tags": [{"begin": "<f>", "schema": schema, "end": "</f>"}], "triggers": ["<f>"]}
+    rng, seen = random.Random(seed), 0
+    for _ in range(8):
+        within = backend.compile(Constraint.structural_tag(tag)).matcher()
+        alone = backend.compile(Constraint.json_schema(schema)).matcher()
+        assert all(within.accept(byte) for byte in b"<f>")
+        for _ in range(25):
+            legal = legal_tokens(alone, vocabulary=vocabulary)
+            if legal & set(vocabulary.stop_ids):
+                break
+            assert legal_tokens(within, vocabulary=vocabulary) == legal
+            seen += 1
+            token = rng.choice(sorted(legal))
+            assert within.accept(token)
+            assert alone.accept(token)
+    assert seen > 50
 
 
 def _can_begin(grammar, text: bytes) -> bool:

@@ -153,7 +153,7 @@ class TagCursor:
         def cursor(state: int) -> TagCursor:
             return TagCursor(machine, inner.threads(state))
 
-        return Region(inner.dfa, inner.state, cursor)
+        return Region(inner.dfa, inner.state, cursor, apart=inner.apart, dead=inner.dead)
 
     def part(self) -> None:
         """None: contents are walked through with what is around them."""

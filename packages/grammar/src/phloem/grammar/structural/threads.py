@@ -20,6 +20,8 @@ class ThreadRegion:
     dfa: Dfa
     state: int
     threads: Callable[[int], tuple[Thread, ...]]
+    apart: tuple[bytes, ...] = ()
+    dead: tuple[bytes, ...] = ()
 
 
 class Thread(Protocol):
@@ -202,6 +204,8 @@ class AtContent:
             region.dfa,
             region.state,
             lambda state: self.machine.in_content(self.tag, region.cursor(state)),
+            region.apart,
+            region.dead,
         )
 
     def distance(self, cost: TokenCost) -> int | None:
