@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -91,3 +92,14 @@ def test_a_batch_has_one_entry_a_row_and_names_sparse_ones():
     ((row, ids, values),) = batch.logit_bias
     assert (row, ids.tolist(), values.tolist()) == (1, [3], [-1.0])
     assert batch.seeds.dtype == np.int64
+
+
+def test_a_batch_at_other_positions_differs_in_nothing_else():
+    marked = replace(
+        SamplingBatch.from_params([SamplingParams()], [1], [2]),
+        **{field.name: object() for field in fields(SamplingBatch)},
+    )
+    positions = np.array([7], np.int32)
+    moved, expected = marked.at(positions), replace(marked, positions=positions)
+    for field in fields(SamplingBatch):
+        assert getattr(moved, field.name) is getattr(expected, field.name)

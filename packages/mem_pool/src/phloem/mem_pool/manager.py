@@ -241,7 +241,8 @@ class CacheManager:
         if not self._room.make(self.slots.pages_needed_by_all(starts, n)):
             return False
         first = rows * self.rows.max_len + starts
-        # Where a sequence is empty this reads another one's slot, which `slots` does not look at.
+        # Where a sequence is empty this reads another one's slot; `slots` does not look at that,
+        # nor at any in pages of one.
         last = self._table[first - 1] if self.page_size > 1 else starts
         fresh = self.slots.alloc_extend_all(last, starts, n)
         assert fresh is not None, "there was room above"

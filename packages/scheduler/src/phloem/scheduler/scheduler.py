@@ -333,7 +333,9 @@ class Scheduler:
         )
         self._steps_in_flight += 1
         if chunks:
-            self._launch_chunks(chunks)
+            count = len(chunks)
+            table.launch(batch.rows[:count], batch.samples[:count])
+            self._mark(chunks)
         if decode is not None:
             table.launch_decode(decode.members.at)
             decode.members.launched(decode.ends)
@@ -341,9 +343,7 @@ class Scheduler:
             self._pace.launched()
         return worker_batch
 
-    def _launch_chunks(self, chunks: Sequence[BatchRow]) -> None:
-        rows = np.array([chunk.lease.row for chunk in chunks], np.intp)
-        self._table.launch(rows, np.array([chunk.samples for chunk in chunks], np.bool_))
+    def _mark(self, chunks: Sequence[BatchRow]) -> None:
         now = self._clock()
         for row in chunks:
             # Forced tokens of an output come in chunks too.

@@ -166,14 +166,14 @@ class NameCursor(TextCursor):
 class FreeNamePart:
     """The rest of a name of one class about which no other names matter. See `automaton.Part`."""
 
-    __slots__ = ("_around", "_cursor", "_number", "_state", "is_shared", "key", "others")
+    __slots__ = ("_around", "_cursor", "_number", "_state", "is_shared", "key")
+    others = b""
 
     def __init__(
         self, cursor: NameCursor, state: ObjectState, around: Level, number: int, at: int
     ) -> None:
         machine = state.machine
         self._cursor, self._state, self._around, self._number = cursor, state, around, number
-        self.others = b""
         self.is_shared = not machine.names
         names = machine.others[number][0] if self.is_shared else (machine, number)
         can_end = UNKNOWN not in state.names
