@@ -101,7 +101,9 @@ class TileRun {
         for (int h = 0; h < group_; ++h, ++i) {
           f32x16* to = record(piece, tile_.span, t, h);
           for (int v = 0; v < vectors_; ++v) store(to + v, span_.values[i * vectors_ + v]);
-          store(to + vectors_, f32x16{span_.most[i], span_.sum[i]});
+          float* ends = reinterpret_cast<float*>(to + vectors_);
+          ends[0] = span_.most[i];
+          ends[1] = span_.sum[i];
         }
     }
   }

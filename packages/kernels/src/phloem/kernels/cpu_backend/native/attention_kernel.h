@@ -123,7 +123,7 @@ inline f32x16 exp2_to_1(f32x16 x) {
   const f32x16 clamped = (f32x16)_mm512_maskz_max_ps(all, (__m512)low, (__m512)x);
   const f32x16 n = (f32x16)_mm512_maskz_roundscale_ps(all, (__m512)clamped, 0);
 #else
-  const f32x16 clamped = low > x ? low : x;
+  const f32x16 clamped = select(low > x, low, x);
   const i32x16 integer = round_to_int(clamped);
   const f32x16 n = to_float(integer);
 #endif

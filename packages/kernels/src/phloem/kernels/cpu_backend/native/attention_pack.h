@@ -65,6 +65,58 @@ class Slots {
   Place place_, scale_place_;
 };
 
+// Rows become columns: as many as a vector has lanes, quarter by quarter, where registers have
+// fewer than 16.
+template <class V>
+inline void transpose_square(V* rows) {
+  if constexpr (IS_TWICE<V>) {
+    constexpr int HALF = sizeof(V) / sizeof(float) / 2;
+    using H = decltype(V::low);
+    H quarter[4][HALF];
+    for (int i = 0; i < HALF; ++i) {
+      quarter[0][i] = rows[i].low;
+      quarter[1][i] = rows[HALF + i].low;
+      quarter[2][i] = rows[i].high;
+      quarter[3][i] = rows[HALF + i].high;
+    }
+    for (H* q : quarter) transpose_square(q);
+    for (int i = 0; i < HALF; ++i) {
+      rows[i] = {quarter[0][i], quarter[1][i]};
+      rows[HALF + i] = {quarter[2][i], quarter[3][i]};
+    }
+  }
+#if PHLOEM_AVX2
+  else {
+    __m256 pairs[8], quads[8];
+    for (int i = 0; i < 8; i += 2) {
+      pairs[i] = _mm256_unpacklo_ps((__m256)rows[i], (__m256)rows[i + 1]);
+      pairs[i + 1] = _mm256_unpackhi_ps((__m256)rows[i], (__m256)rows[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+      quads[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+      quads[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+      quads[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+      quads[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; ++i) {
+      rows[i] = (V)_mm256_permute2f128_ps(quads[i], quads[i + 4], 0x20);
+      rows[i + 4] = (V)_mm256_permute2f128_ps(quads[i], quads[i + 4], 0x31);
+    }
+  }
+#else
+  else {
+    const V low[2] = {__builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5),
+                      __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5)};
+    const V high[2] = {__builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7),
+                       __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7)};
+    rows[0] = __builtin_shufflevector(low[0], low[1], 0, 1, 4, 5);
+    rows[1] = __builtin_shufflevector(low[0], low[1], 2, 3, 6, 7);
+    rows[2] = __builtin_shufflevector(high[0], high[1], 0, 1, 4, 5);
+    rows[3] = __builtin_shufflevector(high[0], high[1], 2, 3, 6, 7);
+  }
+#endif
+}
+
 // Rows become columns: 16 x 16 units of 32 bits.
 inline void transpose(f32x16 rows[LANES]) {
 #if PHLOEM_AVX512
@@ -94,11 +146,7 @@ inline void transpose(f32x16 rows[LANES]) {
     rows[12 + j] = (f32x16)_mm512_maskz_shuffle_f32x4(all, odd[0], odd[1], 0xdd);
   }
 #else
-  float x[LANES][LANES], y[LANES][LANES];
-  std::memcpy(x, rows, sizeof x);
-  for (int i = 0; i < LANES; ++i)
-    for (int j = 0; j < LANES; ++j) y[j][i] = x[i][j];
-  std::memcpy(rows, y, sizeof y);
+  transpose_square<f32x16>(rows);
 #endif
 }
 

@@ -44,13 +44,9 @@ struct QueryRange {
   int begin, end;
 };
 
-inline i32x16 lane_numbers() {
-  return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-}
-
 // Lanes from the n-th on become `other`.
 inline f32x16 first_lanes(f32x16 x, int n, float other) {
-  return lane_numbers() < splat(n) ? x : splat(other);
+  return select(lane_numbers() < splat(n), x, splat(other));
 }
 
 // The largest of numbers that are 0 or more, where NaN counts as more than all.
@@ -66,26 +62,14 @@ inline float largest(u32x16 bits) {
   const __m128i pair = _mm_max_epu32(quarter, _mm_unpackhi_epi64(quarter, quarter));
   most = _mm_cvtsi128_si32(_mm_max_epu32(pair, _mm_shuffle_epi32(pair, 1)));
 #else
-  most = 0;
-  for (int i = 0; i < LANES; ++i) most = std::max<uint32_t>(most, bits[i]);
+  most = reduce(bits, [](auto a, auto b) { return select(a > b, a, b); });
 #endif
   float value;
   std::memcpy(&value, &most, sizeof value);
   return value;
 }
 
-typedef uint8_t u8x16 __attribute__((vector_size(16)));
-
-// The lowest byte of each lane; compilers take the lanes apart for it.
-inline u8x16 low_bytes(i32x16 x) {
-#if PHLOEM_AVX512
-  return (u8x16)_mm512_maskz_cvtepi32_epi8((__mmask16)-1, (__m512i)x);
-#else
-  return __builtin_convertvector(x, u8x16);
-#endif
-}
-
-inline u32x16 max_bits(u32x16 a, f32x16 b) { return a > (u32x16)b ? a : (u32x16)b; }
+inline u32x16 max_bits(u32x16 a, f32x16 b) { return select(a > (u32x16)b, a, (u32x16)b); }
 
 // Calls visit(i, seen, whether that is less than all) for the queries of a range, which see so many
 // positions of a block from `start` on.
@@ -227,13 +211,11 @@ class ByteTile {
       i32x16 x{};
       if (usable) x = round_to_int(load_some(q + d, left) / splat(step));
       total += x;
-      const u8x16 bytes = low_bytes(x);
+      const i8x16 bytes = low_bytes(x);
       std::memcpy(to + d, &bytes, std::min(LANES, 4 * units_ - d));
     }
-    int32_t sum = 0;
-    for (int lane = 0; lane < LANES; ++lane) sum += total[lane];
     scales_[i] = step * (scale * LOG2_E);
-    offsets_[i] = -128 * sum;
+    offsets_[i] = -128 * sum(total);
   }
 
   // `queries`: how many will read the block.

@@ -32,7 +32,7 @@ void store_int8(int8_t* to, float* scale, const float* x, int head_dim) {
   f32x16 largest{};
   each_vector(head_dim, [&](int i, int n) {
     const f32x16 a = abs(take(x + i, n));
-    largest = a > largest || a != a ? a : largest;
+    largest = select((a > largest) | (a != a), a, largest);
   });
   float amax = 0x1p-100f;
   for (int i = 0; i < LANES; ++i)

@@ -21,19 +21,31 @@ inline void meet(f32x16& a, f32x16& b) {
 
 // The lanes of a vector, each with the one `DISTANCE` from it: their sum in the lower of both, the
 // lower less the upper in the other.
-template <int DISTANCE, int... LANE>
-inline f32x16 meet_lanes(f32x16 v, std::integer_sequence<int, LANE...>) {
-  const f32x16 signs{(LANE & DISTANCE ? -1.0f : 1.0f)...};
+template <int DISTANCE, int... LANE, class V>
+inline V meet_lanes(V v, std::integer_sequence<int, LANE...>) {
+  const V signs{(LANE & DISTANCE ? -1.0f : 1.0f)...};
   return fma(v, signs, __builtin_shufflevector(v, v, (LANE ^ DISTANCE)...));
+}
+
+template <int DISTANCE, class V>
+inline V meet_lanes(V v) {
+  return meet_lanes<DISTANCE>(v, std::make_integer_sequence<int, sizeof(V) / sizeof(float)>{});
+}
+
+template <int DISTANCE, class H>
+inline Twice<H> meet_lanes(Twice<H> v) {
+  if constexpr (DISTANCE * sizeof(float) == sizeof(H))
+    return {v.low + v.high, v.low - v.high};
+  else
+    return {meet_lanes<DISTANCE>(v.low), meet_lanes<DISTANCE>(v.high)};
 }
 
 // One vector's elements at distances below 16 and below `block`.
 inline f32x16 within(f32x16 v, int block) {
-  constexpr auto lanes = std::make_integer_sequence<int, LANES>{};
-  if (block > 8) v = meet_lanes<8>(v, lanes);
-  if (block > 4) v = meet_lanes<4>(v, lanes);
-  if (block > 2) v = meet_lanes<2>(v, lanes);
-  if (block > 1) v = meet_lanes<1>(v, lanes);
+  if (block > 8) v = meet_lanes<8>(v);
+  if (block > 4) v = meet_lanes<4>(v);
+  if (block > 2) v = meet_lanes<2>(v);
+  if (block > 1) v = meet_lanes<1>(v);
   return v;
 }
 

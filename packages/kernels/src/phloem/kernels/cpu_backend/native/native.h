@@ -1,13 +1,50 @@
-// Vectors as wide as the machine's registers, for loops that must stay in registers.
+// Vectors as wide as the machine's registers.
 //
-// Compilers keep the 16 lanes of simd.h in memory where a register has fewer: a loop over sums of
-// them then waits for its own stores. Here are the few operations that linears need on 16, 8 or 4
-// lanes. A lane's arithmetic is that of simd.h.
+// Owns the few operations that compilers cannot be trusted to find (fused multiply-add, int8 dot
+// products, conversions). simd.h makes vectors of 16 lanes of them; loops that must know how many
+// registers they take use them as they are.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
-#include "simd.h"
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
+    defined(__AVX512DQ__)
+#define PHLOEM_AVX512 1
+#else
+#define PHLOEM_AVX512 0
+#endif
+#if !PHLOEM_AVX512 && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define PHLOEM_AVX2 1
+#else
+#define PHLOEM_AVX2 0
+#endif
+
+namespace phloem {
+
+template <class V, class T>
+inline V load(const T* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <class V, class T>
+inline void store(T* p, V v) {
+  std::memcpy(p, &v, sizeof v);
+}
+
+// Of each lane a where the condition holds, else b.
+template <class C, class V>
+inline V select(C condition, V a, V b) {
+  return condition ? a : b;
+}
+
+}  // namespace phloem
 
 namespace phloem::native {
 
@@ -23,8 +60,10 @@ typedef float Floats __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t Ints __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH)));
 typedef int16_t Shorts __attribute__((vector_size(4 * WIDTH)));
-typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
 typedef uint8_t Bytes __attribute__((vector_size(4 * WIDTH)));
+// Of as many lanes:
+typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
+typedef int8_t SmallInts __attribute__((vector_size(WIDTH)));
 
 inline Ints splat(int32_t x) { return Ints{} + x; }
 inline Floats splat(float x) {
@@ -38,11 +77,10 @@ inline Bytes splat4(const void* p) {
   return (Bytes)splat(quad);
 }
 
-inline Floats to_float(Ints a) { return __builtin_convertvector(a, Floats); }
-
+// a * b + c, rounded once where the machine can.
 inline Floats fma(Floats a, Floats b, Floats c) {
 #if PHLOEM_AVX512
-  return phloem::fma(a, b, c);
+  return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif PHLOEM_AVX2
   return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #elif defined(__FP_FAST_FMAF)
@@ -53,14 +91,77 @@ inline Floats fma(Floats a, Floats b, Floats c) {
 #endif
 }
 
+// a > b ? a : b, so b where one of them is NaN; min likewise. With AVX-512 GCC would take lanes
+// apart, and warns of the intrinsics without a mask.
+inline Floats max(Floats a, Floats b) {
+#if PHLOEM_AVX512
+  return (Floats)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+#elif PHLOEM_AVX2
+  return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+inline Floats min(Floats a, Floats b) {
+#if PHLOEM_AVX512
+  return (Floats)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+#elif PHLOEM_AVX2
+  return (Floats)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
+inline Floats to_float(Ints a) { return __builtin_convertvector(a, Floats); }
+
+// Towards 0.
+inline Ints to_int(Floats a) { return __builtin_convertvector(a, Ints); }
+
+// To the nearest integer, ties to even, for |a| < 2^22: the sum leaves no bits for a fraction.
+inline Ints round_to_int(Floats a) {
+#if PHLOEM_AVX512
+  // The masked form with all lanes: GCC 12 warns of its own header in the other one.
+  return (Ints)_mm512_maskz_cvtps_epi32(0xffff, (__m512)a);
+#elif PHLOEM_AVX2
+  return (Ints)_mm256_cvtps_epi32((__m256)a);
+#else
+  const Floats magic = splat(12582912.0f);  // 1.5 * 2^23
+  return (Ints)(a + magic) - (Ints)magic;
+#endif
+}
+
+inline Words widen(Halves a) { return __builtin_convertvector(a, Words); }
+inline Halves low_halves(Words a) { return __builtin_convertvector(a, Halves); }
+
+// The lowest byte of each lane.
+inline SmallInts low_bytes(Ints a) {
+  // Compilers take the lanes apart for it.
+#if PHLOEM_AVX512
+  return (SmallInts)_mm512_maskz_cvtepi32_epi8((__mmask16)-1, (__m512i)a);
+#elif PHLOEM_AVX2
+  constexpr int8_t NONE = -1;
+  const __m256i order = _mm256_setr_epi8(
+      0, 4, 8, 12, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+      NONE, NONE, NONE, NONE, 0, 4, 8, 12, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE);
+  const __m256i each = _mm256_shuffle_epi8((__m256i)a, order);
+  const __m128i both =
+      _mm_or_si128(_mm256_castsi256_si128(each), _mm256_extracti128_si256(each, 1));
+  return load<SmallInts>(&both);
+#else
+  return __builtin_convertvector(a, SmallInts);
+#endif
+}
+
 inline Floats load_f16(const uint16_t* p) {
 #if PHLOEM_AVX512
-  return phloem::load_f16(p);
+  return (Floats)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)p));
 #elif PHLOEM_AVX2
   return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
 #else
-  // As in simd.h.
-  const Words h = __builtin_convertvector(load<Halves>(p), Words);
+  // Shift exponent and fraction into place; multiplying by 2^112 moves the bias of the exponent and
+  // makes denormal numbers normal. Infinity and NaN keep a full exponent.
+  const Words h = widen(load<Halves>(p));
   const Words sign = (h & 0x8000u) << 16, rest = (h & 0x7fffu) << 13;
   const Floats scaled = (Floats)rest * 0x1p112f;
   const Words special = rest | 0x7f800000u;
@@ -71,7 +172,7 @@ inline Floats load_f16(const uint16_t* p) {
 // acc[i] += dot(u[4i..4i+3], s[4i..4i+3]), u unsigned, s signed; exact in 32 bits.
 inline Ints dot4(Ints acc, Bytes u, Bytes s) {
 #if PHLOEM_AVX512
-  return phloem::dot4(acc, u, s);
+  return (Ints)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)u, (__m512i)s);
 #else
   // A product of bytes fits 16 bits, the sum of two does not.
   const Shorts u_even = (Shorts)u & 0xff, u_odd = (Shorts)((Words)u >> 8) & 0xff;

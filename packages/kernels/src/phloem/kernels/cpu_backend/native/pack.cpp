@@ -54,8 +54,7 @@ Block zeros(int kind) {
 }
 
 inline void keep(Block& block, f32x16 first, f32x16 second) {
-  const i32x16 a = __builtin_convertvector(first, i32x16);
-  const i32x16 b = __builtin_convertvector(second, i32x16);
+  const i32x16 a = to_int(first), b = to_int(second);
   for (int i = 0; i < LANES; ++i) block.q[i] = static_cast<uint8_t>(a[i]);
   for (int i = 0; i < LANES; ++i) block.q[LANES + i] = static_cast<uint8_t>(b[i]);
 }

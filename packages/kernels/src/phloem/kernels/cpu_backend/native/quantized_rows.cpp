@@ -5,32 +5,17 @@
 namespace phloem {
 namespace {
 
-typedef int32_t i32x8 __attribute__((vector_size(32)));
-typedef int32_t i32x4 __attribute__((vector_size(16)));
-
 struct Pair {
   f32x16 a, b;
 };
 
-template <class Combine>
-inline int32_t reduce(i32x16 v, Combine combine) {
-  const i32x8 eight = combine(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
-                              __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-  const i32x4 four = combine(__builtin_shufflevector(eight, eight, 0, 1, 2, 3),
-                             __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
-  const i32x4 two = combine(four, __builtin_shufflevector(four, four, 2, 3, 0, 1));
-  return combine(two, __builtin_shufflevector(two, two, 1, 0, 3, 2))[0];
-}
+inline i32x16 larger(i32x16 a, i32x16 b) { return select(a > b, a, b); }
 
 inline int32_t largest(i32x16 v) {
-  return reduce(v, [](auto a, auto b) { return a > b ? a : b; });
+  return reduce(v, [](auto a, auto b) { return select(a > b, a, b); });
 }
 
 inline bool is_scale(float scale) { return scale >= FLT_MIN && scale <= FLT_MAX; }
-
-inline int32_t total(i32x16 v) {
-  return reduce(v, [](auto a, auto b) { return a + b; });
-}
 
 inline i32x16 magnitude_bits(f32x16 a) { return (i32x16)abs(a); }
 
@@ -46,7 +31,7 @@ inline float largest_magnitude(i32x16 magnitudes) {
 // Returns what is left of a and b.
 inline Pair quantize_group(const QuantizedRows& x, size_t group, f32x16 a, f32x16 b) {
   const i32x16 x_a = magnitude_bits(a), x_b = magnitude_bits(b);
-  float scale = largest_magnitude(x_a > x_b ? x_a : x_b) / 127.0f;
+  float scale = largest_magnitude(larger(x_a, x_b)) / 127.0f;
   i32x16 q_a{}, q_b{};
   if (is_scale(scale)) {
     q_a = round_to_int(a / splat(scale));
@@ -54,7 +39,7 @@ inline Pair quantize_group(const QuantizedRows& x, size_t group, f32x16 a, f32x1
   } else if (scale < FLT_MIN) {
     scale = 0.0f;
   }
-  const int32_t sum = total(q_a + q_b);
+  const int32_t sum = phloem::sum(q_a + q_b);
   int8_t* q = x.q + group * GROUP;
   store_bytes(q, q_a);
   store_bytes(q + LANES, q_b);
@@ -84,7 +69,7 @@ void quantize_whole(const QuantizedRows& x, int r, const float* values, int k) {
   i32x16 magnitudes{};
   each_vector(x, values, k, [&](int, f32x16 v) {
     const i32x16 bits = magnitude_bits(v);
-    magnitudes = bits > magnitudes ? bits : magnitudes;
+    magnitudes = larger(bits, magnitudes);
   });
   float scale = largest_magnitude(magnitudes) / 127.0f;
   const f32x16 factor = splat(is_scale(scale) ? 1.0f / scale : 0.0f);
@@ -96,7 +81,7 @@ void quantize_whole(const QuantizedRows& x, int r, const float* values, int k) {
     sums += whole;
     store_bytes(q + i, whole);
   });
-  const int32_t sum = total(sums);
+  const int32_t sum = phloem::sum(sums);
   if (scale < FLT_MIN) scale = 0.0f;
   x.scales[r] = scale;
   x.offsets[r] = -128 * sum;

@@ -74,7 +74,7 @@ void fill_bins(const Candidates& c, float max, const Desk& desk) {
   for (int i = 0; i < c.count; i += LANES) {
     const f32x16 v = load_some(c.values + i, std::min(c.count - i, LANES));
     const f32x16 bin = min((max - v) * bins_per_unit, splat(BINS - 1.0f));
-    store(desk.bins + i, __builtin_convertvector(bin, i32x16));
+    store(desk.bins + i, to_int(bin));
   }
   std::fill(desk.mass, desk.mass + BINS, 0.0);
   for (int i = 0; i < c.count; ++i) desk.mass[desk.bins[i]] += desk.weights[i];

@@ -1,97 +1,101 @@
 // Vectors of 16 lanes, the same on every machine: an AVX-512 register, two AVX2 ones, four of NEON.
 //
-// Kernels are written once, on these types. Owns the few operations that compilers cannot be
-// trusted to find (fused multiply-add, int8 dot products, conversions) and the order in which
-// lanes are summed. A lane's arithmetic never depends on the instruction set's width, so a kernel
-// that keeps its loops in one order gives the same bits whatever it is tiled for.
+// Kernels are written once, on these types. Owns the order in which lanes are summed, and what is
+// made of the machine's operations (native.h). A lane's arithmetic never depends on the instruction
+// set's width, so a kernel that keeps its loops in one order gives the same bits whatever it is
+// tiled for.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "native.h"
+#include "twice.h"
 
 namespace phloem {
 
 constexpr int LANES = 16;
 
-typedef float f32x16 __attribute__((vector_size(64)));
-typedef int32_t i32x16 __attribute__((vector_size(64)));
-typedef uint32_t u32x16 __attribute__((vector_size(64)));
-typedef uint16_t u16x16 __attribute__((vector_size(32)));
-typedef int8_t i8x16 __attribute__((vector_size(16)));
-typedef uint8_t u8x64 __attribute__((vector_size(64)));
-
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
-    defined(__AVX512DQ__)
-#define PHLOEM_AVX512 1
+#if PHLOEM_AVX512
+template <class V>
+using Sixteen = V;
+#elif PHLOEM_AVX2
+template <class V>
+using Sixteen = Twice<V>;
 #else
-#define PHLOEM_AVX512 0
-#endif
-#if !PHLOEM_AVX512 && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#define PHLOEM_AVX2 1
-#else
-#define PHLOEM_AVX2 0
+template <class V>
+using Sixteen = Twice<Twice<V>>;
 #endif
 
-// Not f32x16{} + x: that takes an addition, because it makes 0 of -0.
-inline f32x16 splat(float x) { return f32x16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+using f32x16 = Sixteen<native::Floats>;
+using i32x16 = Sixteen<native::Ints>;
+using u32x16 = Sixteen<native::Words>;
+using u16x16 = Sixteen<native::Halves>;
+using i8x16 = Sixteen<native::SmallInts>;
+using u8x64 = Sixteen<native::Bytes>;
+
+using native::dot4;
+using native::fma;
+using native::low_bytes;
+using native::low_halves;
+using native::max;
+using native::min;
+using native::round_to_int;
+using native::to_float;
+using native::to_int;
+using native::widen;
+
+#define PHLOEM_IN_HALVES(NAME)                                                         \
+  template <class H, class... V>                                                       \
+  inline auto NAME(Twice<H> a, V... b) {                                               \
+    return Twice(NAME(a.low, b.low...), NAME(a.high, b.high...));                      \
+  }
+PHLOEM_IN_HALVES(dot4)
+PHLOEM_IN_HALVES(fma)
+PHLOEM_IN_HALVES(low_bytes)
+PHLOEM_IN_HALVES(low_halves)
+PHLOEM_IN_HALVES(max)
+PHLOEM_IN_HALVES(min)
+PHLOEM_IN_HALVES(round_to_int)
+PHLOEM_IN_HALVES(to_float)
+PHLOEM_IN_HALVES(to_int)
+PHLOEM_IN_HALVES(widen)
+#undef PHLOEM_IN_HALVES
+
 inline i32x16 splat(int32_t x) { return i32x16{} + x; }
-
-#if PHLOEM_AVX2
-struct FloatHalves {
-  __m256 of[2];
-};
-struct IntHalves {
-  __m256i of[2];
-};
-
-template <class To, class From>
-inline To same_bits(const From& from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof to);
-  return to;
-}
-
-inline FloatHalves halves(f32x16 v) { return same_bits<FloatHalves>(v); }
-inline IntHalves halves(i32x16 v) { return same_bits<IntHalves>(v); }
-inline f32x16 join(__m256 low, __m256 high) { return same_bits<f32x16>(FloatHalves{{low, high}}); }
-inline i32x16 join(__m256i low, __m256i high) { return same_bits<i32x16>(IntHalves{{low, high}}); }
-
-// f of both halves, where GCC 12 would take lanes apart.
-template <class F, class... V>
-inline auto in_halves(F f, V... v) {
-  return [f](auto... h) { return join(f(h.of[0]...), f(h.of[1]...)); }(halves(v)...);
-}
+inline f32x16 splat(float x) {
+#if PHLOEM_AVX512
+  // Not f32x16{} + x: that takes an addition, because it makes 0 of -0.
+  return f32x16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#else
+  int32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return (f32x16)splat(bits);
 #endif
-
-template <class V, class T>
-inline V load(const T* p) {
-  V v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
 }
 
 inline f32x16 load(const float* p) { return load<f32x16>(p); }
 inline i32x16 load(const int32_t* p) { return load<i32x16>(p); }
 
-template <class V, class T>
-inline void store(T* p, V v) {
-  std::memcpy(p, &v, sizeof v);
+inline i32x16 lane_numbers() {
+  alignas(64) static constexpr int32_t NUMBERS[LANES] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                         8, 9, 10, 11, 12, 13, 14, 15};
+  return load(NUMBERS);
 }
 
 // The first n (0 to 16) elements; the other lanes are 0 and not touched.
 inline f32x16 load_some(const float* p, int n) {
 #if PHLOEM_AVX512
   return (f32x16)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#elif PHLOEM_AVX2
+  const i32x16 wanted = lane_numbers() < splat(n);
+  return {(native::Floats)_mm256_maskload_ps(p, (__m256i)wanted.low),
+          (native::Floats)_mm256_maskload_ps(p + native::WIDTH, (__m256i)wanted.high)};
 #else
-  f32x16 v{};
-  std::memcpy(&v, p, n * sizeof(float));
-  return v;
+  float v[LANES]{};
+  std::memcpy(v, p, n * sizeof(float));
+  return load(v);
 #endif
 }
 
@@ -99,70 +103,33 @@ inline void store_some(float* p, f32x16 v, int n) {
 #if PHLOEM_AVX512
   _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
 #else
-  std::memcpy(p, &v, n * sizeof(float));
-#endif
-}
-
-// a * b + c, rounded once where the machine can.
-inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
-#if PHLOEM_AVX512
-  return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif PHLOEM_AVX2
-  return in_halves([](auto... x) { return _mm256_fmadd_ps(x...); }, a, b, c);
-#elif defined(__FP_FAST_FMAF)
-  for (int i = 0; i < LANES; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return c;
-#else
-  return a * b + c;
-#endif
-}
-
-// a > b ? a : b, so b where one of them is NaN; min likewise. GCC would take lanes apart, and with
-// AVX-512 it warns of the intrinsics without a mask.
-inline f32x16 max(f32x16 a, f32x16 b) {
-#if PHLOEM_AVX512
-  return (f32x16)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
-#elif PHLOEM_AVX2
-  return in_halves([](auto... x) { return _mm256_max_ps(x...); }, a, b);
-#else
-  return a > b ? a : b;
-#endif
-}
-
-inline f32x16 min(f32x16 a, f32x16 b) {
-#if PHLOEM_AVX512
-  return (f32x16)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
-#elif PHLOEM_AVX2
-  return in_halves([](auto... x) { return _mm256_min_ps(x...); }, a, b);
-#else
-  return a < b ? a : b;
+  float lanes[LANES];
+  store(lanes, v);
+  std::memcpy(p, lanes, n * sizeof(float));
 #endif
 }
 
 inline f32x16 abs(f32x16 a) { return (f32x16)((i32x16)a & 0x7fffffff); }
 
-inline f32x16 to_float(i32x16 a) {
-#if PHLOEM_AVX2
-  return in_halves([](__m256i x) { return _mm256_cvtepi32_ps(x); }, a);
-#else
-  return __builtin_convertvector(a, f32x16);
-#endif
+// Lanes combined in a fixed order: halves, quarters, pairs.
+template <class V, class Combine>
+inline auto reduce(V v, Combine combine) {
+  if constexpr (IS_TWICE<V>) {
+    return reduce(combine(v.low, v.high), combine);
+  } else if constexpr (sizeof v == 64) {
+    return reduce(combine(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                          __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)),
+                  combine);
+  } else if constexpr (sizeof v == 32) {
+    return reduce(combine(__builtin_shufflevector(v, v, 0, 1, 2, 3),
+                          __builtin_shufflevector(v, v, 4, 5, 6, 7)),
+                  combine);
+  } else {
+    const V two = combine(v, __builtin_shufflevector(v, v, 2, 3, 0, 1));
+    return combine(two, __builtin_shufflevector(two, two, 1, 0, 3, 2))[0];
+  }
 }
 
-// To the nearest integer, ties to even, for |a| < 2^22: the sum leaves no bits for a fraction.
-inline i32x16 round_to_int(f32x16 a) {
-#if PHLOEM_AVX512
-  // The masked form with all lanes: GCC 12 warns of its own header in the other one.
-  return (i32x16)_mm512_maskz_cvtps_epi32(0xffff, (__m512)a);
-#elif PHLOEM_AVX2
-  return in_halves([](__m256 x) { return _mm256_cvtps_epi32(x); }, a);
-#else
-  const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23
-  return (i32x16)(a + magic) - (i32x16)magic;
-#endif
-}
-
-// Lanes summed in a fixed order: halves, quarters, pairs.
 inline float sum(f32x16 v) {
 #if PHLOEM_AVX512
   const __mmask8 all = -1;  // GCC 12 warns of the forms without a mask
@@ -173,12 +140,12 @@ inline float sum(f32x16 v) {
   const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
   return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 #else
-  float x[LANES];
-  store(x, v);
-  for (int half = LANES / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) x[i] += x[i + half];
-  return x[0];
+  return reduce(v, [](auto a, auto b) { return a + b; });
 #endif
+}
+
+inline int32_t sum(i32x16 v) {
+  return reduce(v, [](auto a, auto b) { return a + b; });
 }
 
 inline float max_lane(f32x16 v) {
@@ -191,11 +158,7 @@ inline float max_lane(f32x16 v) {
   const __m128 pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
   return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
 #else
-  float x[LANES];
-  store(x, v);
-  for (int half = LANES / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
-  return x[0];
+  return reduce(v, [](auto a, auto b) { return select(a > b, a, b); });
 #endif
 }
 
@@ -210,12 +173,7 @@ inline f32x16 scale_exp(f32x16 p, f32x16 n, f32x16 x, f32x16 low) {
   const f32x16 first = (f32x16)((half + 127) << 23);
   const f32x16 second = (f32x16)((whole - half + 127) << 23);
   p = p * first * second;
-#if PHLOEM_AVX2
-  const auto kept = [](__m256 a, __m256 b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); };
-  return (f32x16)((i32x16)p & (i32x16)in_halves(kept, x, low));
-#else
   return (f32x16)((i32x16)p & ~(x < low));
-#endif
 #endif
 }
 
@@ -239,34 +197,24 @@ inline f32x16 exp(f32x16 x) {
 
 inline f32x16 silu(f32x16 x) { return x / (exp(-x) + 1.0f); }
 
-inline f32x16 load_bf16(const uint16_t* p) {
-  return (f32x16)(__builtin_convertvector(load<u16x16>(p), u32x16) << 16);
-}
+inline f32x16 load_bf16(const uint16_t* p) { return (f32x16)(widen(load<u16x16>(p)) << 16); }
 
 // To the nearest bfloat16, ties to even; NaN stays NaN.
 inline void store_bf16(uint16_t* p, f32x16 v) {
   const u32x16 bits = (u32x16)v;
-  u32x16 rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  rounded = (bits & 0x7fffffffu) > 0x7f800000u ? (bits | 0x400000u) : rounded;
-  store(p, __builtin_convertvector(rounded >> 16, u16x16));
+  const u32x16 rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  const u32x16 kept = select((bits & 0x7fffffffu) > 0x7f800000u, bits | 0x400000u, rounded);
+  store(p, low_halves(kept >> 16));
 }
 
-inline f32x16 load_f16(const uint16_t* p) {
-#if PHLOEM_AVX512
-  return (f32x16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)p));
-#elif PHLOEM_AVX2
-  __m256 halves[2] = {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
-                      _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
-  return load((const float*)halves);
-#else
-  // Shift exponent and fraction into place; multiplying by 2^112 moves the bias of the exponent and
-  // makes denormal numbers normal. Infinity and NaN keep a full exponent.
-  const u32x16 h = __builtin_convertvector(load<u16x16>(p), u32x16);
-  const u32x16 sign = (h & 0x8000u) << 16, rest = (h & 0x7fffu) << 13;
-  const f32x16 scaled = (f32x16)rest * 0x1p112f;
-  const u32x16 special = rest | 0x7f800000u;
-  return (f32x16)((rest >= 0x0f800000u ? special : (u32x16)scaled) | sign);
-#endif
+template <class V = f32x16>
+inline V load_f16(const uint16_t* p) {
+  if constexpr (IS_TWICE<V>) {
+    using H = decltype(V::low);
+    return {load_f16<H>(p), load_f16<H>(p + sizeof(H) / sizeof(float))};
+  } else {
+    return native::load_f16(p);
+  }
 }
 
 // Integers from -128 to 127 as bytes.
@@ -274,37 +222,7 @@ inline void store_bytes(int8_t* p, i32x16 v) {
 #if PHLOEM_AVX512
   _mm512_mask_cvtepi32_storeu_epi8(p, 0xffff, (__m512i)v);
 #else
-  store(p, __builtin_convertvector(v, i8x16));
-#endif
-}
-
-// acc[i] += dot(u[4i..4i+3], s[4i..4i+3]), u unsigned, s signed; exact in 32 bits.
-inline i32x16 dot4(i32x16 acc, u8x64 u, u8x64 s) {
-#if PHLOEM_AVX512
-  return (i32x16)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)u, (__m512i)s);
-#elif PHLOEM_AVX2
-  // vpmaddubsw would saturate: bytes are widened to 16 bits first.
-  __m256i x[2], y[2], z[2];
-  std::memcpy(x, &u, 64);
-  std::memcpy(y, &s, 64);
-  std::memcpy(z, &acc, 64);
-  const __m256i even = _mm256_set1_epi16(0x00ff);
-  for (int h = 0; h < 2; ++h) {
-    const __m256i u_even = _mm256_and_si256(x[h], even), u_odd = _mm256_srli_epi16(x[h], 8);
-    const __m256i s_even = _mm256_srai_epi16(_mm256_slli_epi16(y[h], 8), 8);
-    const __m256i s_odd = _mm256_srai_epi16(y[h], 8);
-    z[h] = _mm256_add_epi32(z[h], _mm256_madd_epi16(u_even, s_even));
-    z[h] = _mm256_add_epi32(z[h], _mm256_madd_epi16(u_odd, s_odd));
-  }
-  std::memcpy(&acc, z, 64);
-  return acc;
-#else
-  const uint8_t* a = (const uint8_t*)&u;
-  const int8_t* b = (const int8_t*)&s;
-  for (int i = 0; i < LANES; ++i)
-    acc[i] += a[4 * i] * b[4 * i] + a[4 * i + 1] * b[4 * i + 1] + a[4 * i + 2] * b[4 * i + 2] +
-              a[4 * i + 3] * b[4 * i + 3];
-  return acc;
+  store(p, low_bytes(v));
 #endif
 }
 

@@ -26,11 +26,10 @@ inline void forbid(float* x, int n, uint32_t bits) {
       if (!(bits >> i & 1)) x[i] = -INFINITY;
     return;
   }
-  i32x16 bit;
-  for (int i = 0; i < LANES; ++i) bit[i] = 1 << i;
+  const i32x16 bit = splat(1) << lane_numbers();
   for (int half = 0; half < WORD; half += LANES) {
     const i32x16 set = splat(static_cast<int32_t>(bits >> half)) & bit;
-    store(x + half, set != 0 ? load(x + half) : splat(-INFINITY));
+    store(x + half, select(set != 0, load(x + half), splat(-INFINITY)));
   }
 }
 

@@ -75,7 +75,7 @@ struct Weigher {
   Weigher(float max, float temperature, float least);
   f32x16 operator()(f32x16 x) const {
     const f32x16 w = exp((x - max) * inverse_temperature);
-    return w < least ? splat(0.0f) : w;
+    return select(w < splat(least), splat(0.0f), w);
   }
   // The weights of n logits; whole vectors are written, zeros after the last.
   void operator()(const float* x, int n, float* weights) const;
