@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from phloem.grammar.dfa import Dfa
 from phloem.grammar.errors import GrammarError
+from phloem.grammar.narrow_trie import NarrowTrie
 from phloem.grammar.regex import parse
 from phloem.grammar.token_trie import TokenTrie
 from phloem.grammar.vocabulary import Vocabulary
@@ -210,7 +211,7 @@ def test_a_sweep_tells_where_each_token_ends_and_where_others_leave(pattern):
     trie, dfa = vocabulary.trie, parse(pattern)
     for state in range(min(dfa.states, 6)):
         everything = (
-            trie._sweep_all(dfa, state),
+            NarrowTrie(trie, dfa.alphabet).sweep(dfa, state, None),
             trie._sweep_alive(dfa, state, (0,)),
             trie._sweep_few(dfa, state, (0,)),
         )
@@ -260,3 +261,26 @@ def test_a_tree_of_no_tokens_is_its_root():
     assert len(trie.sweep(Dfa.any_text(), 0).tokens) == 0
     assert END not in trie.tokens
     assert SPECIAL not in trie.tokens
+
+
+@pytest.mark.parametrize("leaving", [b'"\\', b"a", b"", bytes(range(256))])
+@pytest.mark.parametrize("pattern", ["[a-z ]+", "-*", "[ab]{1,300}", '[^"]*'])
+def test_exits_by_other_bytes_than_those_asked_for_are_left_out(pattern, leaving):
+    """Of dashes alone a tree is deep and narrow; of letters wide; of both, one and then the other.
+
+    Each is swept in the part of the vocabulary that its bytes lead to.
+    """
+    words = [bytes((a, b)) for a in b'abcxyz -"' for b in range(256)]
+    trie, dfa = TokenTrie([*words, *(b"-" * n for n in range(3, 70))]), parse(pattern)
+    for state in range(min(dfa.states, 3)):
+        every, some = trie._sweep_alive(dfa, state, (0,)), trie.sweep(dfa, state, (0,), leaving)
+        assert sorted(some.tokens) == sorted(every.tokens)
+        assert set(_exits(some)) == {exit for exit in _exits(every) if exit[2] in leaving}
+        narrow = NarrowTrie(trie, dfa.alphabet).sweep(dfa, state, leaving)
+        assert dict(zip(narrow.tokens, narrow.ends)) == dict(zip(every.tokens, every.ends))
+        assert narrow.end_states == every.end_states
+        assert set(_exits(narrow)) == set(_exits(some))
+
+
+def _exits(sweep):
+    return zip(sweep.exits.tolist(), sweep.exit_states.tolist(), sweep.exit_bytes.tolist())

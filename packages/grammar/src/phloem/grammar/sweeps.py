@@ -12,7 +12,7 @@ import numpy.typing as npt
 from phloem.grammar.automaton import Region
 from phloem.grammar.branches import Branch
 from phloem.grammar.mask_rows import row_of
-from phloem.grammar.token_trie import Sweep
+from phloem.grammar.narrow_trie import Sweep
 from phloem.grammar.vocabulary import Vocabulary
 
 Row = npt.NDArray[np.int32]
@@ -52,17 +52,11 @@ class Outline:
         self._shared = shared
 
     @classmethod
-    def of(cls, branch: Branch, sweep: Sweep, words: int, leaving: bytes | None) -> Outline:
-        """That of a sweep; exits by other bytes than `leaving` are left out (None: all stay)."""
-        kept = np.ones(len(sweep.exits), bool)
-        if leaving is not None:
-            kept = np.isin(sweep.exit_bytes, np.frombuffer(leaving, np.uint8))
+    def of(cls, branch: Branch, sweep: Sweep, words: int) -> Outline:
+        """That of a sweep."""
         groups: dict[tuple[int, int], list[int]] = {}
         for node, state, byte in zip(
-            sweep.exits[kept].tolist(),
-            sweep.exit_states[kept].tolist(),
-            sweep.exit_bytes[kept].tolist(),
-            strict=True,
+            sweep.exits.tolist(), sweep.exit_states.tolist(), sweep.exit_bytes.tolist(), strict=True
         ):
             groups.setdefault((state, byte), []).append(node)
         exits = [Exit(*key, tuple(nodes)) for key, nodes in groups.items()]
@@ -131,11 +125,10 @@ class Sweeps:
 
     def outline(self, region: Region, branch: Branch) -> Outline:
         """The tokens below a branch, from where a region is, whatever its cursor tells apart."""
-        leaving = b"" if region.closed else region.leaving
         return _kept(
             self._outlines,
             (region.dfa, region.state, region.leaving, branch),
-            lambda: Outline.of(branch, self._swept(region, branch), self.words, leaving),
+            lambda: Outline.of(branch, self._swept(region, branch), self.words),
             _OUTLINES,
         )
 
@@ -186,7 +179,8 @@ class Sweeps:
         )
 
     def _swept(self, region: Region, branch: Branch) -> Sweep:
-        return self._vocabulary.trie.sweep(region.dfa, region.state, branch.nodes)
+        leaving = b"" if region.closed else region.leaving
+        return self._vocabulary.trie.sweep(region.dfa, region.state, branch.nodes, leaving)
 
 
 def _kept(

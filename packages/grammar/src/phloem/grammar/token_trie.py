@@ -7,12 +7,12 @@ region is told, and left to the engine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from phloem.grammar.dfa import Dfa
-from phloem.grammar.dfa.table import Bytes, Ints, Longs, spans
+from phloem.grammar.dfa.table import Ints, Longs, spans
+from phloem.grammar.narrow_trie import NarrowTrie, Sweep
 
 
 class TokenTrie:
@@ -53,11 +53,10 @@ class TokenTrie:
         order = np.argsort(nodes, kind="stable")
         self.tokens = np.array(ids, np.int32)[order]
         """int32: token ids by ascending node, in the ranges that the two arrays before tell."""
-        self._nodes_of_tokens = nodes[order]
         self.subtree_sizes = np.ones(count, np.int64)
         for start, end in zip(levels[-2:0:-1], levels[:1:-1], strict=True):
             np.add.at(self.subtree_sizes, self.parents[start:end], self.subtree_sizes[start:end])
-        self._swept_last: tuple[Dfa, Ints] | None = None
+        self._narrow: dict[bytes, NarrowTrie] = {}
         self._first_children: list[int] = self.first_children.tolist()
         self._child_counts: list[int] = self.child_counts.tolist()
         self._first_tokens: list[int] = self.first_tokens.tolist()
@@ -88,19 +87,44 @@ class TokenTrie:
         """How many nodes there are in and below a node."""
         return self._sizes[node]
 
-    def sweep(self, dfa: Dfa, state: int, nodes: Sequence[int] = (0,)) -> Sweep:
-        """Run every token below some nodes through a DFA that is in `state` at all of them."""
+    def sweep(
+        self, dfa: Dfa, state: int, nodes: Sequence[int] = (0,), leaving: bytes | None = None
+    ) -> Sweep:
+        """Run every token below some nodes through a DFA that is in `state` at all of them.
+
+        Exits by other bytes than `leaving` are not told; None: all are.
+        """
+        narrow = self._narrow.get(dfa.alphabet) if tuple(nodes) == (0,) else None
+        if narrow is None:
+            alive, most = self._alive(dfa, state, nodes), len(self.labels)
+        else:
+            alive, most = narrow.alive(dfa, state), len(narrow)
+        if 8 * alive > most and alive > _FEW and tuple(nodes) == (0,):
+            narrow = narrow or self._cut_out(dfa.alphabet)
+        if narrow is not None and (8 * alive > most or len(narrow) <= _FEW):
+            return narrow.sweep(dfa, state, leaving)
+        if alive <= _FEW:
+            found = self._sweep_few(dfa, state, nodes)
+        else:
+            found = self._sweep_alive(dfa, state, nodes)
+        return found if leaving is None else found.leaving_by(leaving)
+
+    def _alive(self, dfa: Dfa, state: int, nodes: Sequence[int]) -> int:
+        """How many nodes are below those that a first byte leads to."""
         row, classes = dfa.row(state), dfa.class_bytes
         alive = 0
         for node in nodes:
             for child in self.children(node):
                 if row[classes[self.label_bytes[child]]] >= 0:
                     alive += self._sizes[child]
-        if alive <= _FEW:
-            return self._sweep_few(dfa, state, nodes)
-        if 8 * alive > len(self.labels) and tuple(nodes) == (0,):
-            return self._sweep_all(dfa, state)
-        return self._sweep_alive(dfa, state, nodes)
+        return alive
+
+    def _cut_out(self, alphabet: bytes) -> NarrowTrie:
+        """The part that some bytes lead to; few are kept."""
+        if len(self._narrow) >= _MOST_NARROW:
+            del self._narrow[next(iter(self._narrow))]
+        narrow = self._narrow[alphabet] = NarrowTrie(self, alphabet)
+        return narrow
 
     def _sweep_few(self, dfa: Dfa, state: int, nodes: Sequence[int]) -> Sweep:
         """A sweep node by node: fastest where few are alive."""
@@ -132,33 +156,6 @@ class TokenTrie:
             np.array(exit_states, np.int64),
         )
 
-    def _sweep_all(self, dfa: Dfa, state: int) -> Sweep:
-        """A sweep that looks at every node, dead or alive: fastest where most are alive."""
-        following = dfa.table.next
-        count, width = following.shape
-        dead = count * width
-        # States are told by the place where their row begins; the last row stays dead.
-        rows = np.full((count + 1, width), dead, np.int32)
-        np.multiply(following, width, out=rows[:count], where=following >= 0)
-        flat = rows.ravel()
-        columns = self._columns(dfa)
-        states = np.full(len(self.labels), state * width, np.int32)
-        sources = np.full(len(self.labels), dead, np.int32)
-        for begin, end in zip(self.levels[1:], self.levels[2:], strict=False):
-            before = sources[begin:end]
-            states.take(self.parents[begin:end], out=before, mode="clip")
-            flat.take(before + columns[begin:end], out=states[begin:end], mode="clip")
-        left = np.flatnonzero((states == dead) & (sources != dead))
-        ends = states[self._nodes_of_tokens]
-        inside = np.flatnonzero(ends != dead)
-        return self._swept(self.tokens[inside], ends[inside] // width, left, sources[left] // width)
-
-    def _columns(self, dfa: Dfa) -> Ints:
-        """The class of the byte of every node; kept for the DFA that was swept last."""
-        if self._swept_last is None or self._swept_last[0] is not dfa:
-            self._swept_last = dfa, dfa.table.classes.astype(np.int32)[self.labels]
-        return self._swept_last[1]
-
     def _sweep_alive(self, dfa: Dfa, state: int, start: Sequence[int]) -> Sweep:
         """A sweep that goes on from the nodes that are alive."""
         classes, flat = dfa.table.classes, dfa.table.next.ravel()
@@ -188,37 +185,8 @@ class TokenTrie:
     def _swept(
         self, tokens: Ints, ends: Ints | Longs, exits: Longs, exit_states: Ints | Longs
     ) -> Sweep:
-        end_states = np.flatnonzero(np.bincount(ends)).tolist() if len(ends) else []
-        return Sweep(tokens, ends, end_states, exits, exit_states, self.labels[exits])
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """What becomes of the tokens below some nodes."""
-
-    tokens: Ints
-    """The tokens that stay inside the DFA, [n]."""
-    ends: Ints | Longs
-    """The state each of them leads to, [n]."""
-    end_states: list[int]
-    """Each state that one leads to, once."""
-    exits: Longs
-    """The nodes whose byte the DFA does not know, in a state that it was in before, [m]."""
-    exit_states: Ints | Longs
-    """That state, [m]."""
-    exit_bytes: Bytes
-    """That byte, [m]."""
-
-    def without(self, tokens: Sequence[int]) -> Sweep:
-        """The same for all but some tokens; exits stay."""
-        if not tokens:
-            return self
-        left_out = np.zeros(max(int(self.tokens.max(initial=0)), *tokens) + 1, bool)
-        left_out[[*tokens]] = True
-        kept = ~left_out[self.tokens]
-        ends = self.ends[kept]
-        end_states = np.flatnonzero(np.bincount(ends)).tolist()
-        return replace(self, tokens=self.tokens[kept], ends=ends, end_states=end_states)
+        return Sweep.of(tokens, ends, exits, exit_states, self.labels[exits])
 
 
 _FEW = 256
+_MOST_NARROW = 8

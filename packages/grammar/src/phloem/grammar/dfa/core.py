@@ -236,6 +236,12 @@ class Dfa:
             found = self._firsts[state] = bytes(compress(range(256), self._classes_in(alive)))
         return found
 
+    @cached_property
+    def alphabet(self) -> bytes:
+        """The bytes that any text has, ascending."""
+        alive = np.any(self.table.next >= 0, axis=0)
+        return np.flatnonzero(alive[self.table.classes]).astype(np.uint8).tobytes()
+
     def _classes_in(self, values: bytes) -> bytes:
         """By byte: the value of its class."""
         return self._classes.translate(values.ljust(256, b"\0"))
