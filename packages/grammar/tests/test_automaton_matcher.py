@@ -286,6 +286,10 @@ class Nested:
     def first_bytes(self):
         return [byte for byte in range(256) if self.step(byte) is not None]
 
+    @property
+    def has_choice(self):
+        return False
+
     def moves(self, among):
         return [(byte, self.step(byte)) for byte in self.first_bytes() if byte in among]
 

@@ -440,6 +440,8 @@ def check_hints(cursor: Cursor) -> None:
         told = dict(cursor.moves(among))
         assert told.items() <= legal.items()
         assert told.keys() >= legal.keys() & {*among}
+    if cursor.has_choice:
+        assert len(legal) > 1 or cursor.complete
     run = cursor.run()
     if run is not None:
         after = cursor

@@ -43,6 +43,12 @@ class Cursor(Protocol):
         """The bytes for which `step` is not None, each once, in ascending order."""
         ...
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether it is clear at once that there is no one byte that must come next. Where it is
+        not, `first_bytes` is looked at."""
+        ...
+
     def moves(self, among: Collection[int]) -> Iterable[tuple[int, Cursor]]:
         """Those of some bytes for which `step` is not None, in any order, with what it gives.
 

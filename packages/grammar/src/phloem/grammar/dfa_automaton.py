@@ -77,6 +77,11 @@ class DfaCursor:
         """The bytes that may come next."""
         return self._automaton.dfa.first_bytes(self._state)
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether several bytes may come next, or nothing has to."""
+        return self.complete or len(self.first_bytes()) > 1
+
     def moves(self, among: Collection[int]) -> Iterator[tuple[int, DfaCursor]]:
         """Those of some bytes that may, each with the cursor after it."""
         automaton, state = self._automaton, self._state

@@ -157,11 +157,20 @@ class TokenEngine:
 
     def _after(self, position: Position, token: bytes | None) -> Position | None:
         cursor = position.cursor
-        if token is None:
+        if token is None or cursor is None:
             return None
+        run = cursor.run()
+        if run is not None:
+            count = min(len(run.text), len(token))
+            if not token.startswith(run.text[:count]):
+                return None
+            cursor, token = run.cursor(count), token[count:]
         for byte in token:
-            cursor = None if cursor is None else cursor.step(byte)
-        return None if cursor is None else self.at(cursor)
+            following = cursor.step(byte)
+            if following is None:
+                return None
+            cursor = following
+        return self.at(cursor)
 
     def _learn(self, position: Position, reach: Reach) -> None:
         listed, rows = self._sweeps.told(reach.tokens(), reach.regions)
@@ -239,7 +248,7 @@ def is_complete(position: Position) -> bool:
 def _forced(cursor: Cursor | None) -> bytes:
     """The text behind a cursor about which there is no choice."""
     text = bytearray()
-    while cursor is not None and not cursor.complete:
+    while cursor is not None and not (cursor.has_choice or cursor.complete):
         run = cursor.run()
         if run is not None:
             text += run.text

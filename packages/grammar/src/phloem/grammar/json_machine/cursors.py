@@ -62,6 +62,11 @@ class JsonCursor(ABC):
     def first_bytes(self) -> Iterable[int]:
         """The bytes that may come next, ascending."""
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether it is clear at once that several bytes may come next."""
+        return False
+
     def moves(self, among: Collection[int]) -> Iterable[tuple[int, JsonCursor]]:
         """Those of some bytes that may, each with the cursor after it."""
         return self._stepped(self.first_bytes(), among)
@@ -139,6 +144,11 @@ class After(JsonCursor):
         if self.machine.levels.growing(self.level) is not None:
             firsts.append(COMMA)
         return sorted(firsts)
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether the container may be closed, with blanks or without."""
+        return bool(self.level.depth) and not self.machine.is_compact and self._can_close
 
     def moves(self, among: Collection[int]) -> Iterable[tuple[int, JsonCursor]]:
         """Those, each with the cursor after it."""
@@ -274,6 +284,11 @@ class Member(JsonCursor):
             firsts.update(self.item(growing).first_bytes() if is_array else (QUOTE,))
         return sorted(firsts)
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether blanks may come."""
+        return self.can_blank and self.growing is not None
+
     def moves(self, among: Collection[int]) -> Iterable[tuple[int, JsonCursor]]:
         """Those, all that an item may begin with together."""
         growing, others = self.growing, list[int]()
@@ -378,6 +393,21 @@ class Indent(JsonCursor):
         """Blanks, and what comes behind them."""
         more = blanks(self.layout, self._depth, self.blank, self.count)
         return more if self.missing else sorted((*more, *self.ended.first_bytes()))
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether more blanks may come, but need not."""
+        more = blanks(self.layout, self._depth, self.blank, self.count)
+        return len(more) > 1 or (bool(more) and not self.missing)
+
+    def run(self) -> Run | None:
+        """The rest of the indentation, where it is known how far that goes."""
+        missing, count = self.missing, self.count
+        more = blanks(self.layout, self._depth, self.blank, count) if missing else ()
+        if len(more) != 1:
+            return None
+        blank = more[0]
+        return Run(bytes(more) * missing, lambda further: self.at(blank, count + further))
 
     def region(self) -> Region | None:
         """The blanks."""

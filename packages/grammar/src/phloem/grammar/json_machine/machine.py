@@ -140,6 +140,9 @@ class JsonMachine:
 
     def candidates(self, found: Iterable[tuple[NodeId, Level]]) -> Candidates:
         """What a value may be, in the one order, each node once."""
+        found = tuple(found)
+        if len(found) == 1:
+            return found
         levels: dict[NodeId, list[Level]] = {}
         for node, level in found:
             levels.setdefault(node, []).append(level)

@@ -9,7 +9,7 @@ from phloem.grammar.json_machine.name_tree import NameTree
 from phloem.grammar.json_machine.objects import UNKNOWN, ObjectState
 from phloem.grammar.json_machine.spelling import QUOTE, forced_part
 from phloem.grammar.json_machine.text_cursors import TextCursor
-from phloem.grammar.json_machine.value_cursors import COLON, Colon
+from phloem.grammar.json_machine.value_cursors import COLON, Colon, Value
 from phloem.grammar.json_schema.shape import NodeId
 
 NamePlace = tuple[ObjectState, Level, NameTree | None, tuple[int, ...], bytes]
@@ -115,8 +115,11 @@ class NameCursor(TextCursor):
             return None
         plain = forced_part(rest)
         is_whole = len(plain) == len(rest)
+        text = plain + _BEHIND_NAME if is_whole else plain
 
         def behind(count: int) -> JsonCursor:
+            if count == len(text) and is_whole:
+                return self._value_behind()
             places = [
                 (state, around, tree and tree.below_path(plain[:count]), states, b"")
                 for state, around, tree, states, _ in self.places
@@ -126,8 +129,19 @@ class NameCursor(TextCursor):
                 cursor = cursor.step(byte)  # type: ignore[assignment]
             return cursor
 
-        text = plain + _BEHIND_NAME if is_whole else plain
         return Run(text, behind) if text else None
+
+    def _value_behind(self) -> Value:
+        """In front of the value of the only name that can come."""
+        machine, found = self.machine, []
+        for state, around, tree, _, _ in self.places:
+            assert tree is not None, "the only name is a declared one"
+            number = (tree.below & state.choices).bit_length() - 1
+            after = state.machine.after_declared(state, number)
+            level = machine.within("object", after, around)
+            found.append((state.machine.nodes[number], level))
+        is_spaced = not machine.is_compact
+        return machine.cursor(Value, self.layout, machine.candidates(found), is_spaced)
 
     def part(self) -> Part | None:
         """The rest of the name, where none that is declared or was used can come of it."""

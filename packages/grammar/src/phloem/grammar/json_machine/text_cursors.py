@@ -96,6 +96,16 @@ class TextCursor(JsonCursor):
             firsts.add(BACKSLASH)
         return sorted(firsts)
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether several plain bytes may come."""
+        return not self.pending and self._has_wide_content
+
+    @property
+    def _has_wide_content(self) -> bool:
+        """Whether it is clear at once that several plain bytes may come as content."""
+        return False
+
     def region(self) -> Region | None:
         """The plain bytes of the content."""
         if self._region is False:
@@ -213,6 +223,15 @@ class StringCursor(TextCursor):
         return {
             byte for string, state, count, _ in places for byte in string.first_bytes(state, count)
         }
+
+    @property
+    def _has_wide_content(self) -> bool:
+        """Whether any of the places has."""
+        for string, state, count, _ in self.places:
+            plain = (byte for byte in string.first_bytes(state, count) if byte in _PLAIN)
+            if next(plain, None) is not None and next(plain, None) is not None:
+                return True
+        return False
 
     def closed(self) -> JsonCursor | None:
         """Behind the string."""

@@ -99,6 +99,12 @@ class Value(JsonCursor):
         firsts = {byte for node, _ in self.candidates for byte in nodes[node].first_bytes}
         return sorted(firsts | {SPACE} if self.is_spaced else firsts)
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether a space may come, or any of several."""
+        nodes = self.machine.nodes
+        return self.is_spaced or len(nodes[self.candidates[0][0]].first_bytes) > 1
+
     def moves(self, among: Collection[int]) -> Iterable[tuple[int, JsonCursor]]:
         """Those, the digits together."""
         nodes, places, others = self.machine.nodes, [], set[int]()
@@ -232,6 +238,12 @@ class Number(JsonCursor):
         firsts = {byte for number, at, _ in self.places for byte in number.dfa.first_bytes(at)}
         ended = self.ended
         return sorted(firsts if ended is None else firsts.union(ended.first_bytes()))
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether several digits may come."""
+        number, at, _ = self.places[0]
+        return len(number.dfa.first_bytes(at)) > 1
 
     def moves(self, among: Collection[int]) -> Iterable[tuple[int, JsonCursor]]:
         """Those, the digits together."""

@@ -132,6 +132,11 @@ class TagCursor:
         """The bytes that may come next."""
         return bytes(sorted({byte for thread in self.threads for byte in thread.first_bytes()}))
 
+    @property
+    def has_choice(self) -> bool:
+        """False: it takes looking at all threads."""
+        return False
+
     def moves(self, among: Collection[int]) -> Iterator[tuple[int, TagCursor]]:
         """Those of some bytes that may, each with the position after it."""
         for byte in self.first_bytes():
