@@ -17,7 +17,10 @@ using Tiles = std::array<Tile, MAX_TILE>;
 
 template <size_t... I>
 constexpr std::array<Tiles, 4> tiles_of_kinds(std::index_sequence<I...>) {
-  return {{{tile_f32<I + 1>...}, {tile_q8<I + 1>...}, {tile_q4<I + 1>...}, {tile_i8<I + 1>...}}};
+  return {{{tile<PHLOEM_F32, I + 1>...},
+           {tile<PHLOEM_Q8, I + 1>...},
+           {tile<PHLOEM_Q4, I + 1>...},
+           {tile<PHLOEM_I8, I + 1>...}}};
 }
 
 // By kind and number of rows, less 1.
@@ -108,15 +111,14 @@ void Job::ask_for(size_t task) const {
   if (task >= tasks()) return;
   const Panels panels = panels_of(first_pair(task));
   for (size_t i = 0; i < std::min(panel_bytes_, MAX_AHEAD / PAIR); i += VECTOR_BYTES) {
-    __builtin_prefetch(panels.first + i, 0, 2);
-    __builtin_prefetch(panels.second + i, 0, 2);
+    for (const uint8_t* panel : panels.at) __builtin_prefetch(panel + i, 0, 2);
   }
 }
 
 Panels Job::panels_of(int pair) const {
   const uint8_t* first = static_cast<const uint8_t*>(weight_.packed) + pair * panel_bytes_;
   // Of an odd number of panels the last is its own partner.
-  return {first, first + (pair + pairs_ < panels_ ? pairs_ * panel_bytes_ : 0)};
+  return {{first, first + (pair + pairs_ < panels_ ? pairs_ * panel_bytes_ : 0)}};
 }
 
 // The rows in tiles of about equal size.
@@ -147,14 +149,12 @@ Panels Job::panels_of_tile(int pair, int next, int tile, int tiles, int rows) co
   Panels panels = panels_of(pair);
   const int lines = ceil_div(step_bytes(weight_.kind), VECTOR_BYTES);
   if (tiles == 1) {
-    panels.ask_first = panels.first + NEAR_AHEAD;
-    panels.ask_second = panels.second + NEAR_AHEAD;
+    for (int i = 0; i < PAIR; ++i) panels.ask[i] = panels.at[i] + NEAR_AHEAD;
     panels.lines = rows < BUSY_TILE ? 0 : lines;
   } else if (PAIR * panel_bytes_ <= MAX_AHEAD && next != pair) {
     const Panels after = panels_of(next);
     const int share = ceil_div(lines, tiles), asked = share * tile;
-    panels.ask_first = after.first + asked * VECTOR_BYTES;
-    panels.ask_second = after.second + asked * VECTOR_BYTES;
+    for (int i = 0; i < PAIR; ++i) panels.ask[i] = after.at[i] + asked * VECTOR_BYTES;
     panels.lines = std::clamp(lines - asked, 0, share);
   }
   return panels;

@@ -5,6 +5,7 @@
 // twice; as many rows as there are registers for their sums.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -16,33 +17,41 @@
 namespace phloem {
 
 constexpr int PAIR = 2;
-// Registers that a row of a tile takes for its sums.
-constexpr int PARTS = PANEL / native::WIDTH, COLUMNS = PAIR * PARTS;
-constexpr int MAX_TILE = native::WIDTH == 16 ? 6 : native::WIDTH == 8 ? 2 : 1;
+// Registers that a panel's outputs of one row take.
+constexpr int PARTS = PANEL / native::WIDTH;
+// Registers that there are for sums, and the rows for which these are enough: of both panels, or,
+// where registers are short, of one panel at a time.
+constexpr int SUMS = 12;
+constexpr int MAX_TILE = SUMS / std::max(PAIR, PARTS);
 
-// The panels of a tile, and what it asks memory for meanwhile: with each step `lines` cache lines,
-// as far into other memory as the step is into its panel. They go to the second level of caches:
-// the first has no room for more than what is computed with.
-struct Panels {
-  const uint8_t* first;
-  const uint8_t* second;
-  const uint8_t* ask_first = nullptr;
-  const uint8_t* ask_second = nullptr;
+// So many panels of a tile, and what it asks memory for meanwhile: with each step `lines` cache
+// lines, as far into other memory as the step is into its panel. They go to the second level of
+// caches: the first has no room for more than what is computed with.
+template <int N>
+struct PanelsOf {
+  static constexpr int COLUMNS = N * PARTS;  // registers
+
+  const uint8_t* at[N];
+  const uint8_t* ask[N] = {};
   int lines = 0;
 
   // Where column c of registers finds its lanes, of `lane_bytes` each, in what is kept for all 16
-  // outputs of a panel `at` bytes from its start.
-  const uint8_t* column(int c, size_t at, size_t lane_bytes) const {
-    return (c < PARTS ? first : second) + at + c % PARTS * native::WIDTH * lane_bytes;
+  // outputs of a panel `offset` bytes from its start.
+  const uint8_t* column(int c, size_t offset, size_t lane_bytes) const {
+    return at[c / PARTS] + offset + c % PARTS * native::WIDTH * lane_bytes;
   }
 
+  PanelsOf<1> only(int panel) const { return {{at[panel]}, {ask[panel]}, lines}; }
+
   void prefetch(size_t step) const {
-    for (int i = 0; i < lines; ++i) {
-      __builtin_prefetch(ask_first + step + i * VECTOR_BYTES, 0, 2);
-      __builtin_prefetch(ask_second + step + i * VECTOR_BYTES, 0, 2);
-    }
+    for (int i = 0; i < lines; ++i)
+#pragma GCC unroll 2
+      for (int panel = 0; panel < N; ++panel)
+        __builtin_prefetch(ask[panel] + step + i * VECTOR_BYTES, 0, 2);
   }
 };
+
+using Panels = PanelsOf<PAIR>;
 
 // Keeps what is used more than once in a register: GCC would load it with each use.
 template <class V>
@@ -53,8 +62,28 @@ inline V kept(V v) {
   return v;
 }
 
+// Four bytes for all lanes, and a sum, where they stand in the program. GCC would share the former
+// between columns, for which AVX2 has no registers, and add up terms before sums: both end in memory.
+inline native::Bytes quad_in_turn(const int8_t* four) {
+#if PHLOEM_AVX2
+  native::Bytes quad;
+  asm volatile("vpbroadcastd %1, %0" : "=x"(quad) : "m"(*reinterpret_cast<const int32_t*>(four)));
+  return quad;
+#else
+  return native::splat4(four);
+#endif
+}
+
+template <class V>
+inline V in_turn(V sum) {
+#if PHLOEM_AVX2
+  asm volatile("" : "+x"(sum));
+#endif
+  return sum;
+}
+
 // A tile's sums, and the place for them: [rows, PAIR, PANEL].
-template <int ROWS>
+template <int ROWS, int COLUMNS>
 struct Sums {
   native::Floats of[ROWS][COLUMNS]{};
 
@@ -62,15 +91,20 @@ struct Sums {
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-      for (int c = 0; c < COLUMNS; ++c) store(y + (r * COLUMNS + c) * native::WIDTH, of[r][c]);
+      for (int c = 0; c < COLUMNS; ++c)
+        store(y + r * PAIR * PANEL + c * native::WIDTH, of[r][c]);
   }
 };
 
+template <int ROWS, int COLUMNS>
+using Dots = native::Ints[ROWS][COLUMNS];
+
 // y = w * x, added up input by input.
-template <int ROWS>
-void tile_f32(const Panels& panels, const LinearInput& x, int k, int row, float* y) {
+template <int ROWS, int N>
+void run_f32(const PanelsOf<N>& panels, const LinearInput& x, int k, int row, float* y) {
+  constexpr int COLUMNS = PanelsOf<N>::COLUMNS;
   const float* values = x.values + static_cast<size_t>(row) * k;
-  Sums<ROWS> sums;
+  Sums<ROWS, COLUMNS> sums;
   for (int i = 0; i < k; ++i) {
     const size_t step = i * F32_STEP;
     panels.prefetch(step);
@@ -92,9 +126,10 @@ inline native::Floats load_halves(const uint8_t* p) {
 }
 
 // A group's part of the sums, of dots that are done: sums += (d * scale) * dot.
-template <int ROWS>
-inline void add_scaled(Sums<ROWS>& sums, const native::Ints (&dots)[ROWS][COLUMNS],
-                       const Panels& panels, size_t halves, const float* scales, size_t stride) {
+template <int ROWS, int N, int COLUMNS>
+inline void add_scaled(Sums<ROWS, COLUMNS>& sums, const native::Ints (&dots)[ROWS][COLUMNS],
+                       const PanelsOf<N>& panels, size_t halves, const float* scales,
+                       size_t stride) {
   native::Floats d[COLUMNS];
 #pragma GCC unroll 16
   for (int c = 0; c < COLUMNS; ++c) d[c] = load_halves(panels.column(c, halves, 2));
@@ -108,74 +143,116 @@ inline void add_scaled(Sums<ROWS>& sums, const native::Ints (&dots)[ROWS][COLUMN
 }
 
 // dots += a vector of bytes of the panels * 4 inputs of each row, `stride` bytes apart.
-template <int ROWS>
-inline void add_dots(native::Ints (&dots)[ROWS][COLUMNS], const Panels& panels, size_t at,
+template <int ROWS, int N, int COLUMNS>
+inline void add_dots(native::Ints (&dots)[ROWS][COLUMNS], const PanelsOf<N>& panels, size_t at,
                      const int8_t* inputs, size_t stride) {
-  native::Bytes w[COLUMNS];
+  if constexpr (native::WIDTH == 16) {
+    native::Weights w[COLUMNS];
 #pragma GCC unroll 16
-  for (int c = 0; c < COLUMNS; ++c) w[c] = load<native::Bytes>(panels.column(c, at, 4));
+    for (int c = 0; c < COLUMNS; ++c)
+      w[c] = native::weights(load<native::Bytes>(panels.column(c, at, 4)));
 #pragma GCC unroll 16
-  for (int r = 0; r < ROWS; ++r) {
-    const native::Bytes q = kept(native::splat4(inputs + r * stride));
+    for (int r = 0; r < ROWS; ++r) {
+      const native::Bytes q = kept(native::splat4(inputs + r * stride));
 #pragma GCC unroll 16
-    for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::dot4(dots[r][c], w[c], q);
+      for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::add_dots(dots[r][c], w[c], q);
+    }
+  } else {
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c) {
+      const native::Weights w = native::weights(load<native::Bytes>(panels.column(c, at, 4)));
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; ++r)
+        dots[r][c] = in_turn(native::add_dots(dots[r][c], w, quad_in_turn(inputs + r * stride)));
+    }
   }
 }
 
 // y = (d * scale) * dot, added up group by group.
-template <int ROWS>
-void tile_q8(const Panels& panels, const LinearInput& input, int, int row, float* y) {
+template <int ROWS, int N>
+void run_q8(const PanelsOf<N>& panels, const LinearInput& input, int, int row, float* y) {
+  constexpr int COLUMNS = PanelsOf<N>::COLUMNS;
   const QuantizedRows& x = input.quantized;
   const size_t groups = x.groups;
-  Sums<ROWS> sums;
+  Sums<ROWS, COLUMNS> sums;
   for (size_t g = 0; g < groups; ++g) {
     const size_t step = g * Q8_STEP, at = row * groups + g;
     panels.prefetch(step);
-    native::Ints dots[ROWS][COLUMNS];
+    Dots<ROWS, COLUMNS> dots;
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-      for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::splat(x.offsets[at + r * groups]);
+      for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::first_dots(x.offsets[at + r * groups]);
 #pragma GCC unroll 8
     for (int v = 0; v < Q8_VECTORS; ++v)
-      add_dots<ROWS>(dots, panels, step + v * VECTOR_BYTES, x.q + at * GROUP + 4 * v,
-                     groups * GROUP);
-    add_scaled<ROWS>(sums, dots, panels, step + Q8_VECTORS * VECTOR_BYTES, x.scales + at, groups);
+      add_dots(dots, panels, step + v * VECTOR_BYTES, x.q + at * GROUP + 4 * v,
+               groups * GROUP);
+    add_scaled(sums, dots, panels, step + Q8_VECTORS * VECTOR_BYTES, x.scales + at, groups);
   }
   sums.write(y);
 }
 
+// The same for a vector of two halves of bytes: 4 inputs with the low ones, and with the high ones
+// those half a group later.
+template <int ROWS, int N, int COLUMNS>
+inline void add_nibbles(native::NibbleSums (&sums)[ROWS][COLUMNS], const PanelsOf<N>& panels,
+                        size_t at, const int8_t* inputs, size_t stride) {
+  constexpr size_t LATE = GROUP / 2;
+  if constexpr (native::WIDTH == 16) {
+    native::Bytes low[COLUMNS], high[COLUMNS];
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c) {
+      const auto both = load<native::Words>(panels.column(c, at, 4));
+      low[c] = (native::Bytes)both & 15;
+      high[c] = (native::Bytes)(both >> 4) & 15;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r) {
+      const int8_t* q = inputs + r * stride;
+      const native::Bytes early = kept(native::splat4(q));
+      const native::Bytes late = kept(native::splat4(q + LATE));
+#pragma GCC unroll 16
+      for (int c = 0; c < COLUMNS; ++c)
+        sums[r][c] = native::add_nibbles(native::add_nibbles(sums[r][c], low[c], early), high[c],
+                                         late);
+    }
+  } else {
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c) {
+      const auto both = load<native::Words>(panels.column(c, at, 4));
+      const native::Bytes low = (native::Bytes)both & 15, high = (native::Bytes)(both >> 4) & 15;
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; ++r) {
+        const int8_t* q = inputs + r * stride;
+        sums[r][c] = native::add_nibbles(sums[r][c], low, quad_in_turn(q));
+        sums[r][c] = in_turn(native::add_nibbles(sums[r][c], high, quad_in_turn(q + LATE)));
+      }
+    }
+  }
+}
+
 // y = (d * scale) * dot, then + m * scaled sum, added up group by group.
-template <int ROWS>
-void tile_q4(const Panels& panels, const LinearInput& input, int, int row, float* y) {
+template <int ROWS, int N>
+void run_q4(const PanelsOf<N>& panels, const LinearInput& input, int, int row, float* y) {
+  constexpr int COLUMNS = PanelsOf<N>::COLUMNS;
   const QuantizedRows& x = input.quantized;
   const size_t groups = x.groups;
-  Sums<ROWS> sums;
+  Sums<ROWS, COLUMNS> sums;
   for (size_t g = 0; g < groups; ++g) {
     const size_t step = g * Q4_STEP, at = row * groups + g;
     panels.prefetch(step);
-    native::Ints dots[ROWS][COLUMNS]{};
+    native::NibbleSums nibbles[ROWS][COLUMNS]{};
 #pragma GCC unroll 4
-    for (int v = 0; v < Q4_VECTORS; ++v) {
-      native::Bytes low[COLUMNS], high[COLUMNS];
+    for (int v = 0; v < Q4_VECTORS; ++v)
+      add_nibbles(nibbles, panels, step + v * VECTOR_BYTES, x.q + at * GROUP + 4 * v,
+                  groups * GROUP);
+    Dots<ROWS, COLUMNS> dots;
 #pragma GCC unroll 16
-      for (int c = 0; c < COLUMNS; ++c) {
-        const auto both = load<native::Words>(panels.column(c, step + v * VECTOR_BYTES, 4));
-        low[c] = (native::Bytes)both & 15;
-        high[c] = (native::Bytes)(both >> 4) & 15;
-      }
+    for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; ++r) {
-        const int8_t* q = x.q + (at + r * groups) * GROUP + 4 * v;
-        const native::Bytes early = kept(native::splat4(q));
-        const native::Bytes late = kept(native::splat4(q + GROUP / 2));
-#pragma GCC unroll 16
-        for (int c = 0; c < COLUMNS; ++c)
-          dots[r][c] = native::dot4(native::dot4(dots[r][c], low[c], early), high[c], late);
-      }
-    }
+      for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::total(nibbles[r][c]);
     const size_t halves = step + Q4_VECTORS * VECTOR_BYTES;
-    add_scaled<ROWS>(sums, dots, panels, halves, x.scales + at, groups);
+    add_scaled(sums, dots, panels, halves, x.scales + at, groups);
 #pragma GCC unroll 16
     for (int c = 0; c < COLUMNS; ++c) {
       const native::Floats m = load_halves(panels.column(c, halves + PANEL * 2, 2));
@@ -189,23 +266,24 @@ void tile_q4(const Panels& panels, const LinearInput& input, int, int row, float
 }
 
 // y = (d * scale) * dot.
-template <int ROWS>
-void tile_i8(const Panels& panels, const LinearInput& input, int, int row, float* y) {
+template <int ROWS, int N>
+void run_i8(const PanelsOf<N>& panels, const LinearInput& input, int, int row, float* y) {
+  constexpr int COLUMNS = PanelsOf<N>::COLUMNS;
   const QuantizedRows& x = input.quantized;
-  const size_t bytes = static_cast<size_t>(x.groups) * GROUP;  // of a row
-  const int8_t* rows = x.q + row * bytes;
-  native::Ints dots[ROWS][COLUMNS];
+  const size_t k = static_cast<size_t>(x.groups) * GROUP;
+  const int8_t* rows = x.q + row * k;
+  Dots<ROWS, COLUMNS> dots;
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-    for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::splat(x.offsets[row + r]);
+    for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::first_dots(x.offsets[row + r]);
   const auto add_groups = [&](auto asks) {
     for (size_t g = 0; g < static_cast<size_t>(x.groups); ++g) {
       const size_t step = g * I8_STEP;
       if constexpr (asks) panels.prefetch(step);
 #pragma GCC unroll 8
       for (int v = 0; v < I8_VECTORS; ++v)
-        add_dots<ROWS>(dots, panels, step + v * VECTOR_BYTES, rows + g * GROUP + 4 * v, bytes);
+        add_dots(dots, panels, step + v * VECTOR_BYTES, rows + g * GROUP + 4 * v, k);
     }
   };
   // Most tiles of many ask for nothing, and then asking how many lines is a twentieth of a group.
@@ -214,15 +292,35 @@ void tile_i8(const Panels& panels, const LinearInput& input, int, int row, float
   else
     add_groups(std::false_type{});
   const size_t tail = x.groups * I8_STEP;
+  Sums<ROWS, COLUMNS> sums;
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r) {
     const native::Floats scale = native::splat(x.scales[row + r]);
 #pragma GCC unroll 16
     for (int c = 0; c < COLUMNS; ++c)
-      store(y + (r * COLUMNS + c) * native::WIDTH,
-            load<native::Floats>(panels.column(c, tail, 4)) * scale *
-                native::to_float(dots[r][c]));
+      sums.of[r][c] = load<native::Floats>(panels.column(c, tail, 4)) * scale *
+                      native::to_float(dots[r][c]);
   }
+  sums.write(y);
+}
+
+// Calls run(panels, y) for both panels at once, or for one after the other.
+template <int ROWS, class Run>
+inline void each_panel(const Panels& panels, float* y, Run run) {
+  if constexpr (ROWS * Panels::COLUMNS <= SUMS)
+    run(panels, y);
+  else
+    for (int panel = 0; panel < PAIR; ++panel) run(panels.only(panel), y + panel * PANEL);
+}
+
+template <int KIND, int ROWS>
+void tile(const Panels& panels, const LinearInput& x, int k, int row, float* y) {
+  each_panel<ROWS>(panels, y, [&](const auto& some, float* to) {
+    if constexpr (KIND == PHLOEM_F32) run_f32<ROWS>(some, x, k, row, to);
+    if constexpr (KIND == PHLOEM_Q8) run_q8<ROWS>(some, x, k, row, to);
+    if constexpr (KIND == PHLOEM_Q4) run_q4<ROWS>(some, x, k, row, to);
+    if constexpr (KIND == PHLOEM_I8) run_i8<ROWS>(some, x, k, row, to);
+  });
 }
 
 }  // namespace phloem

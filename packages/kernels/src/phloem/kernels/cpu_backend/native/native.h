@@ -60,6 +60,7 @@ typedef float Floats __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t Ints __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH)));
 typedef int16_t Shorts __attribute__((vector_size(4 * WIDTH)));
+typedef uint16_t UnsignedShorts __attribute__((vector_size(4 * WIDTH)));
 typedef uint8_t Bytes __attribute__((vector_size(4 * WIDTH)));
 // Of as many lanes:
 typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
@@ -175,7 +176,7 @@ inline Ints dot4(Ints acc, Bytes u, Bytes s) {
   return (Ints)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)u, (__m512i)s);
 #else
   // A product of bytes fits 16 bits, the sum of two does not.
-  const Shorts u_even = (Shorts)u & 0xff, u_odd = (Shorts)((Words)u >> 8) & 0xff;
+  const Shorts u_even = (Shorts)u & 0xff, u_odd = (Shorts)((UnsignedShorts)u >> 8);
   const Shorts s_even = (Shorts)s << 8 >> 8, s_odd = (Shorts)s >> 8;
 #if PHLOEM_AVX2
   acc += (Ints)_mm256_madd_epi16((__m256i)u_even, (__m256i)s_even);
@@ -189,5 +190,57 @@ inline Ints dot4(Ints acc, Bytes u, Bytes s) {
 #endif
 #endif
 }
+
+// Bytes of a weight w, kept as w + 128, for products with bytes from -127 to 127: dots start at
+// first_dots(-128 * the sum of the latter).
+#if PHLOEM_AVX2
+
+// |w| and the other's sign make products of which the sum of two fits 16 bits.
+struct Weights {
+  __m256i magnitudes, signs;
+};
+
+inline Weights weights(Bytes kept) {
+  const __m256i w = (__m256i)(kept ^ 0x80);
+  return {_mm256_abs_epi8(w), w};
+}
+inline Ints first_dots(int32_t) { return Ints{}; }
+inline Ints add_dots(Ints dots, Weights w, Bytes x) {
+  const __m256i products =
+      _mm256_maddubs_epi16(w.magnitudes, _mm256_sign_epi8((__m256i)x, w.signs));
+  return dots + (Ints)_mm256_madd_epi16(products, _mm256_set1_epi16(1));
+}
+
+#else
+
+using Weights = Bytes;
+
+inline Weights weights(Bytes kept) { return kept; }
+inline Ints first_dots(int32_t offset) { return splat(offset); }
+inline Ints add_dots(Ints dots, Weights w, Bytes x) { return dot4(dots, w, x); }
+
+#endif
+
+// Sums of products of half bytes (0 to 15) with signed bytes, of at most 16 products in each lane's
+// four; `total` is what dot4 would have made of them.
+#if PHLOEM_AVX2
+
+using NibbleSums = Shorts;
+
+inline NibbleSums add_nibbles(NibbleSums sums, Bytes u, Bytes s) {
+  return sums + (Shorts)_mm256_maddubs_epi16((__m256i)u, (__m256i)s);
+}
+inline Ints total(NibbleSums sums) {
+  return (Ints)_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1));
+}
+
+#else
+
+using NibbleSums = Ints;
+
+inline NibbleSums add_nibbles(NibbleSums sums, Bytes u, Bytes s) { return dot4(sums, u, s); }
+inline Ints total(NibbleSums sums) { return sums; }
+
+#endif
 
 }  // namespace phloem::native
