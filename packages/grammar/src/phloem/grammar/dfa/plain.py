@@ -6,7 +6,6 @@ is needed; a sweep of the vocabulary is the first to ask for one.
 
 from __future__ import annotations
 
-from array import array
 from itertools import chain
 from typing import NamedTuple
 
@@ -44,7 +43,8 @@ def plain_of(table: Table) -> Plain:
 
 def content(plain: Plain) -> bytes:
     """The bytes of the three arrays of `table_of`, one behind the other."""
-    rows = array("i", chain.from_iterable(plain.rows))
+    cells = sum(map(len, plain.rows))
+    rows = np.fromiter(chain.from_iterable(plain.rows), np.int32, cells)
     return b"".join((rows.tobytes(), bytes(plain.accepting), plain.classes))
 
 

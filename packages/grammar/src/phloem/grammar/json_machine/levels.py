@@ -74,13 +74,6 @@ class Levels:
         united = self.of(distinct[0].kind, (entry for level in distinct for entry in level.entries))
         return united or distinct[0]
 
-    def onto(self, level: Level, base: Level) -> Level:
-        """A level with another one in place of the one around the whole text."""
-        if level is self.text:
-            return base
-        entries = [(state, self.onto(around, base)) for state, around in level.entries]
-        return self.of(level.kind, entries) or base
-
     def after(self, level: Level) -> Level | None:
         """The level around, once the container is closed; None where it cannot be."""
         if level._after is False:

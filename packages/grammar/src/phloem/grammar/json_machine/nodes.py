@@ -167,14 +167,13 @@ class NodeMachine:
         return bytes(firsts)
 
     @cached_property
-    def content(self) -> tuple[object, ...] | None:
-        """Equal for nodes of the same values up to the first name, whatever schemas they are of;
-        None: not known."""
-        if self.arrays:
-            return None
+    def content(self) -> tuple[object, ...]:
+        """Equal for nodes of the same values up to the first name or item, whatever schemas they
+        are of."""
         starts = [item.start for item in self.objects]
         opened = (any(at.closable for at in starts), any(at.can_grow for at in starts))
-        return (*self.words, self.number, self.strings, opened if starts else None)
+        arrays = bool(self.arrays)
+        return (*self.words, self.number, self.strings, arrays, opened if starts else None)
 
     def weigh(self) -> int:
         """About how many bytes its smallest value takes, by the weights as they are now."""

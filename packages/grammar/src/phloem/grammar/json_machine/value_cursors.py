@@ -122,10 +122,6 @@ class Value(JsonCursor):
 
     def part(self) -> Part | None:
         """The value."""
-        nodes = self.machine.nodes
-        if self.is_spaced and any(nodes[node].content is None for node, _ in self.candidates):
-            # Found once for other places too, where no space may come.
-            return self.part_of(self, bytes((SPACE,)))
         return _part(self, Value, self.candidates, b"", self.is_spaced)
 
     def part_of(self, origin: JsonCursor, others: bytes) -> Part | None:
@@ -276,7 +272,7 @@ def _part(
         return None
     machine = origin.machine
     contents = tuple([machine.nodes[node].content for node, _ in candidates])
-    shared = None if None in contents else (machine.is_compact, options, contents)
+    key = (machine.is_compact, options, contents)
     base = machine.levels.text
     alone = tuple([(node, base) for node, _ in candidates])
-    return ValuePart(origin, level, kind, (alone, *options), shared, others, candidates)
+    return ValuePart(origin, level, kind, (alone, *options), key, others, candidates)

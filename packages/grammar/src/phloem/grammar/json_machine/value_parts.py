@@ -11,26 +11,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from phloem.grammar.automaton import Cursor
-from phloem.grammar.json_machine.cursors import After, Candidates, Indent, JsonCursor
-from phloem.grammar.json_machine.layout import Layout
+from phloem.grammar.json_machine.cursors import After, Candidates, Indent, JsonCursor, Member
 from phloem.grammar.json_machine.levels import Level
 
-_END, _NAME, _LINE = "end", "name", "line"
+_END, _NAME, _LINE, _ITEM = "end", "name", "line", "item"
 
 
 class ValuePart:
-    """See `automaton.Part`. The base of it is the level around a whole text."""
+    """See `automaton.Part`. The base of it is the level around a whole text.
 
-    __slots__ = (
-        "_candidates",
-        "_content",
-        "_kind",
-        "_level",
-        "_origin",
-        "is_shared",
-        "key",
-        "others",
-    )
+    It ends at the first name or line of an object, and behind the bracket of an array.
+    """
+
+    __slots__ = ("_candidates", "_content", "_kind", "_level", "_origin", "key", "others")
+    is_shared = True
 
     def __init__(
         self,
@@ -38,24 +32,20 @@ class ValuePart:
         level: Level,
         kind: type[JsonCursor],
         content: tuple[Any, ...],
-        shared_key: tuple[object, ...] | None,
+        key: tuple[object, ...],
         others: bytes = b"",
         candidates: Candidates = (),
     ) -> None:
         """`level` is behind the value; `content` is what `kind` takes, with the base instead.
 
-        `candidates` are what the value may be, if it may be an object.
+        `candidates` are what the value may be, if it may be a container.
         """
         self._origin = origin
         self._level = level
         self._kind = kind
         self._content = content
         self._candidates = candidates
-        self.is_shared = shared_key is not None
-        """Whether it ends at the first name or line of an object, and no array can be in it."""
-        self.key: tuple[object, ...] = (
-            (kind, origin.layout, content) if shared_key is None else (kind, *shared_key)
-        )
+        self.key = (kind, *key)
         self.others = others
 
     def cursor(self) -> JsonCursor:
@@ -63,33 +53,28 @@ class ValuePart:
         return self._origin.machine.cursor(self._kind, self._origin.layout, *self._content)
 
     def mark(self, cursor: Cursor) -> object | None:
-        """Of ends, with how lines are indented by then; and of blanks whose number depends on how
-        deep they stand. Shared parts come to no other blanks than the first of an object."""
+        """Of ends, and of what is within a container."""
         assert isinstance(cursor, JsonCursor), "what follows from a cursor of JSON is another"
-        if self.is_shared:
-            if cursor.is_name:
-                return _NAME
-            return _END if cursor.complete else _LINE if isinstance(cursor, Indent) else None
-        if cursor.complete:
-            return cursor.layout
-        return cursor if isinstance(cursor, Indent) else None
+        if cursor.is_name:
+            return _NAME
+        if isinstance(cursor, Member) and cursor.level.kind == "array":
+            return _ITEM
+        return _END if cursor.complete else _LINE if isinstance(cursor, Indent) else None
 
     def outer(self, mark: object) -> JsonCursor:
-        """Behind the value, or within the blanks."""
-        machine = self._origin.machine
-        if isinstance(mark, Indent):
-            level = machine.levels.onto(mark.level, self._level)
-            content = (level, mark.is_closing, mark.blank, mark.count)
-            return machine.cursor(Indent, mark.layout, *content)
-        layout = mark if isinstance(mark, Layout) else self._origin.layout
-        if mark is _NAME or mark is _LINE:
-            opened = machine.opened(self._candidates, "object")
-            growing = None if opened is None else machine.levels.growing(opened)
-            assert growing is not None, "the key tells objects that may have a name"
-            if mark is _NAME:
-                return machine.name(layout, growing)
-            return machine.cursor(Indent, layout, growing, False, 0, 0)
-        return machine.cursor(After, layout, self._level)
+        """Behind the value, or within it."""
+        machine, layout = self._origin.machine, self._origin.layout
+        if mark is _END:
+            return machine.cursor(After, layout, self._level)
+        opened = machine.opened(self._candidates, "array" if mark is _ITEM else "object")
+        assert opened is not None, "the key tells what the value may be"
+        if mark is _ITEM:
+            return machine.cursor(Member, layout, opened, not machine.is_compact, True)
+        growing = machine.levels.growing(opened)
+        assert growing is not None, "the key tells objects that may have a name"
+        if mark is _NAME:
+            return machine.name(layout, growing)
+        return machine.cursor(Indent, layout, growing, False, 0, 0)
 
 
 def common_level(levels: Sequence[Level]) -> Level | None:
