@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,25 +16,85 @@ Rows = npt.NDArray[np.intp]
 """intp [k], rows of open leases, none of them twice."""
 
 
+class GettingOn(Protocol):
+    """Leases of which not all that has happened is in the watermarks; see `Together`."""
+
+    @property
+    def ahead(self) -> int:
+        """Slots taken for steps to come, which count as free."""
+        ...
+
+    def enter(self) -> None:
+        """Bring the watermarks up to date."""
+        ...
+
+    def give_back(self) -> bool:
+        """Free what was taken ahead; whether there was any."""
+        ...
+
+    def end(self) -> None:
+        """Both: something else is about to happen to a lease."""
+        ...
+
+
 class Watermarks:
     """How far all sequences have come, as arrays by row, so that many can be moved on at once.
 
+    What some of them did together is entered when it is read. An array that was read does not
+    follow what they do afterwards: read it anew.
+
     Attributes:
-        protected, committed, allocated: int32 [max_rows], as in `Lease`; meaningless where no
-            lease is open.
+        protected: int32 [max_rows], as in `Lease`, like all; meaningless where no lease is open.
     """
 
     protected: npt.NDArray[np.int32]
-    committed: npt.NDArray[np.int32]
-    allocated: npt.NDArray[np.int32]
 
     def __init__(self, max_rows: int) -> None:
         self._marks = np.zeros((3, max_rows), np.int32)
-        self.protected, self.committed, self.allocated = self._marks
+        self.protected, self._committed, self._allocated = self._marks
+        self._on: GettingOn | None = None
+
+    @property
+    def committed(self) -> npt.NDArray[np.int32]:
+        """int32 [max_rows]."""
+        self.enter()
+        return self._committed
+
+    @property
+    def allocated(self) -> npt.NDArray[np.int32]:
+        """int32 [max_rows]."""
+        self.enter()
+        return self._allocated
 
     def of(self, row: int) -> npt.NDArray[np.int32]:
-        """int32 [3], a view: a row's protected, committed and allocated."""
+        """int32 [3], a view: a row's protected, committed and allocated, as far as entered."""
         return self._marks[:, row]
+
+    @property
+    def ahead(self) -> int:
+        """Slots that nobody has yet, and that are not in the allocator."""
+        return 0 if self._on is None else self._on.ahead
+
+    def enter(self) -> None:
+        """Bring all up to date."""
+        if self._on is not None:
+            self._on.enter()
+
+    def gets_on(self, on: GettingOn) -> None:
+        """From now on it is these that get on; others are over."""
+        if self._on is not on:
+            self.settle()
+            self._on = on
+
+    def settle(self) -> None:
+        """Nobody gets on any more: something else happens to a lease."""
+        on, self._on = self._on, None
+        if on is not None:
+            on.end()
+
+    def give_back(self) -> bool:
+        """Free what was taken ahead; whether there was any."""
+        return self._on is not None and self._on.give_back()
 
 
 class _Mark:
@@ -44,9 +104,11 @@ class _Mark:
         self._index = index
 
     def __get__(self, lease: Lease, owner: type[Lease]) -> int:
+        lease.watermarks.enter()
         return int(lease.marks[self._index])
 
     def __set__(self, lease: Lease, value: int) -> None:
+        lease.watermarks.enter()
         lease.marks[self._index] = value
 
 
@@ -86,9 +148,11 @@ class Lease:
     """The row's generation at `open`; the table's differs once the row went to somebody else."""
     namespace: Namespace
     marks: npt.NDArray[np.int32] = field(repr=False)
-    """int32 [3], the three watermarks: the row's own in the manager's arrays while the lease is
-    open, a copy afterwards.
+    """int32 [3], the three watermarks as far as entered: the row's own in the manager's arrays
+    while the lease is open, a copy afterwards.
     """
+    watermarks: Watermarks = field(repr=False)
+    """These arrays."""
     lock: TreeLock | None = None
     """The tree's receipt that keeps `[0, protected)` there; None while that is empty."""
     prefix: TreeHandle | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -15,17 +15,27 @@ from phloem.mem_pool.tree import PrefixTree
 class Room:
     """Makes room by eviction, all or nothing.
 
+    `give_back` frees what was taken and is nobody's yet, and says whether there was any: that goes
+    before anything is evicted.
+
     Attributes:
         evictions: how often the tree has let go of something.
         evicted_tokens: tokens that it let go of because others needed the room.
     """
 
-    def __init__(self, tree: PrefixTree, slots: SlotAllocator, tiers: Tiers) -> None:
+    def __init__(
+        self,
+        tree: PrefixTree,
+        slots: SlotAllocator,
+        tiers: Tiers,
+        give_back: Callable[[], bool],
+    ) -> None:
         self.evictions = 0
         self.evicted_tokens = 0
         self._tree = tree
         self._slots = slots
         self._tiers = tiers
+        self._give_back = give_back
         self._page_size = slots.page_size
 
     def make(self, pages: int) -> bool:
@@ -35,6 +45,8 @@ class Room:
             False: not enough can be evicted, and nothing was.
         """
         while (missing := pages * self._page_size - self._slots.available) > 0:
+            if self._give_back():
+                continue
             if missing > self._tree.sizes.evictable:
                 self._tiers.settle()  # what is being copied cannot be evicted
             evictable = self._tree.sizes.evictable
