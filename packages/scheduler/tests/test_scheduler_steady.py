@@ -248,8 +248,10 @@ def test_steps_that_yield_several_tokens_for_some_rows_give_each_its_own(
 class TestShortWays:
     """A decode that goes on as it did is planned and taken in the short way; nobody can tell."""
 
-    def traffic(self, harness, overlap, monkeypatch, seed, short):
-        """Everything that a runner and the clients see of some random traffic."""
+    def traffic(self, harness, overlap, monkeypatch, seed, short, look=None):
+        """Everything that a runner and the clients see of some random traffic. `look` looks at it
+        after each step; where it is not given nothing is looked at but what memory is left.
+        """
         rng = random.Random(seed)
         if not short:
             monkeypatch.setattr(DecodeSet, "settled", lambda self, table: False)
@@ -277,7 +279,15 @@ class TestShortWays:
                 )
             if h.outputs and rng.random() < 0.1:
                 h.scheduler.abort(rng.choice(sorted(h.outputs)))
-            seen.append([(o.rid, o.token_ids, o.finish_reason) for o in h.step()])
+            h.clock.now += 1.0
+            news = [
+                (o.rid, o.token_ids, o.finish_reason, o.completion_tokens) for o in h.loop.step()
+            ]
+            for rid, tokens, *_ in news:
+                h.outputs[rid].token_ids += tokens
+            seen.append((news, h.manager.available, h.manager.free_tokens))
+            if look is not None:
+                look(h)
         h.run()
         monkeypatch.undo()
         steps = [
@@ -290,6 +300,37 @@ class TestShortWays:
     def test_are_the_general_one(self, harness, overlap, monkeypatch, seed):
         general = self.traffic(harness, overlap, monkeypatch, seed, short=False)
         assert self.traffic(harness, overlap, monkeypatch, seed, short=True) == general
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_are_the_same_whoever_looks_between_two_steps(
+        self, harness, overlap, monkeypatch, seed
+    ):
+        def look(h):
+            h.manager.check()
+            for request in h.scheduler.holders:
+                assert request.lease.committed <= request.scheduled <= request.lease.allocated
+                assert request.scheduled <= request.length
+                got = h.outputs[request.rid].token_ids
+                assert request.output_ids.tolist() == got
+
+        expected = self.traffic(harness, overlap, monkeypatch, seed, short=True)
+        assert self.traffic(harness, overlap, monkeypatch, seed, short=True, look=look) == expected
+
+    def test_have_been_counted_whenever_somebody_looks(self, harness, never_ends):
+        h = harness(script=never_ends)
+        requests = [h.add(rid, PROMPT, max_new_tokens=150, ignore_eos=True) for rid in "ab"]
+        h.loop.step()
+        for steps in (1, 2, 9, 70):
+            before = requests[0].num_output
+            for _ in range(steps):
+                h.loop.step()
+            for request in requests:
+                assert request.num_output == before + steps
+                assert (request.pending, request.in_flight) == (0, 0)
+                assert request.lease.committed == request.scheduled == request.num_tokens - 1
+                tokens = request.tokens
+                for n in range(len(PROMPT), len(tokens)):
+                    assert tokens[n] == never_ends(tokens[:n])
 
     def test_are_taken_while_nothing_else_happens(self, harness, overlap, never_ends, monkeypatch):
         h = harness(overlap=overlap, script=never_ends)

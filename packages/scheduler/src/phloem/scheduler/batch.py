@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -108,43 +108,39 @@ def to_worker_batch(
     """
     chunks, decode = batch.chunks, batch.decode
     if decode is not None and not chunks:
-        arrays, parameters = _of_decode(decode, table, row_table, relays), decode.members.sampling
-        if not decode.members.shaped:  # most steps
-            return ModelWorkerBatch(
-                *arrays, batch.samples, parameters.at(decode.ends), masked=bool(batch.guided)
-            )
+        members, parameters = decode.members, decode.sampling
+        arrays = _of_decode(decode, table, row_table, relays)
+        if not members.shaped:  # most steps
+            masked = bool(members.guided)
+            return ModelWorkerBatch(*arrays, members.samples, parameters, masked=masked)
     else:
         arrays, parameters = _of_chunks(chunks, row_table), table.sampling.batch(batch.rows)
         if decode is not None:
-            pairs = zip(arrays, _of_decode(decode, table, row_table, relays))
-            arrays = _Arrays(*map(np.concatenate, pairs))
+            a, b, c, d, e = map(
+                np.concatenate, zip(arrays, _of_decode(decode, table, row_table, relays))
+            )
+            arrays = a, b, c, d, e
     return ModelWorkerBatch(
         *arrays,
         samples=batch.samples,
-        sampling=_sampling(parameters, arrays.seq_lens, _shaped(batch), eos_token_ids),
+        sampling=_sampling(parameters, arrays[2], _shaped(batch), eos_token_ids),
         prompt_logprobs=tuple(_prompt_logprobs(chunks)),
         pooling=tuple(_pooling(chunks)),
         masked=bool(batch.guided),
     )
 
 
-class _Arrays(NamedTuple):
-    """The first fields of a `ModelWorkerBatch`."""
-
-    rows: Ints
-    query_lens: Ints
-    seq_lens: Ints
-    input_ids: Ints
-    out_slots: Ints
+_Arrays: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints]
+"""The first fields of a `ModelWorkerBatch`: rows, query and sequence lengths, ids and slots."""
 
 
 def _of_chunks(chunks: Sequence[BatchRow], row_table: npt.NDArray[np.int32]) -> _Arrays:
-    return _Arrays(
-        rows=np.array([c.lease.row for c in chunks], np.int32),
-        query_lens=np.array([c.query_len for c in chunks], np.int32),
-        seq_lens=np.array([c.end for c in chunks], np.int32),
-        input_ids=np.concatenate([_input_ids(c) for c in chunks]),
-        out_slots=np.concatenate([row_table[c.lease.row, c.start : c.end] for c in chunks]),
+    return (
+        np.array([c.lease.row for c in chunks], np.int32),
+        np.array([c.query_len for c in chunks], np.int32),
+        np.array([c.end for c in chunks], np.int32),
+        np.concatenate([_input_ids(c) for c in chunks]),
+        np.concatenate([row_table[c.lease.row, c.start : c.end] for c in chunks]),
     )
 
 
@@ -159,17 +155,19 @@ def _input_ids(row: BatchRow) -> Ints:
 def _of_decode(
     decode: Decode, table: RequestTable, row_table: npt.NDArray[np.int32], relays: bool
 ) -> _Arrays:
-    members, starts = decode.members, decode.starts
-    input_ids = table.tokens_at(members.at, starts)
-    if relays:
-        input_ids[starts >= table.num_tokens[members.rows]] = RELAYED
-    return _Arrays(
-        rows=members.batch_rows,
-        query_lens=members.query_lens,
-        seq_lens=decode.ends,
-        input_ids=input_ids,
-        out_slots=row_table[members.rows, starts],
-    )
+    members, starts, slots = decode.members, decode.starts, decode.slots
+    if slots is None:
+        slots = row_table[members.rows, starts]
+        input_ids = table.tokens_at(members.rows, starts)
+        if relays:
+            input_ids[starts >= table.num_tokens[members.rows]] = RELAYED
+    elif relays:  # all of them, since the step before went out last
+        input_ids = members.relayed
+    elif members.newest is None:
+        input_ids = table.tokens_at(members.rows, starts)
+    else:
+        input_ids = members.newest
+    return members.batch_rows, members.query_lens, decode.ends, input_ids, slots
 
 
 def _shaped(batch: ScheduleBatch) -> Iterator[tuple[int, BatchRow]]:

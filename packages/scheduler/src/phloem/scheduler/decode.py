@@ -56,12 +56,10 @@ class DecodePlanner:
         and plan again.
         """
         members = self._members
-        if (
-            members is not None
-            and members.goes_on(self._table, held)
-            and self._manager.extend_rows(held)
-        ):
-            return [], members.next()
+        if members is not None and members.goes_on(self._table, held):
+            slots = members.leases.extend()
+            if slots is not None:
+                return [], members.next(slots)
         retracted = False
         while not self._reserve(*(ready := self._ready(held))):
             if not may_retract or self._table.in_flight[held].any():
@@ -120,7 +118,7 @@ class DecodePlanner:
             return None
         table, members = self._table, self._members
         if members is None or members.epoch != table.epoch or not _equal(members.rows, rows):
-            self._members = members = DecodeSet(table, rows)
+            self._members = members = DecodeSet(table, self._manager, rows)
         starts = table.scheduled[rows]
         return members.decode(starts)
 

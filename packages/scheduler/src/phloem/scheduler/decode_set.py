@@ -1,10 +1,10 @@
 """Requests that decode together, and what of that stays the same from step to step.
 
 The weights of a step push the rest out of the processor's caches, so that between two steps it
-counts how much of numpy is run at all; a plain `1`, of which it makes an array first, takes as long
-as four sums of arrays. Mostly a decode is the one before with one token more, of the same requests:
-what is known of those is found once, and holds until the table's `epoch` says that anything else
-has happened to anybody.
+counts how much code is run at all, of numpy above all. Mostly a decode is the one before with one
+token more, of the same requests: what is known of those is found once, the arrays of some steps are
+made at a time, and that holds until the table's `epoch` says that anything else has happened to
+anybody.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phloem.scheduler.table import Bools, Ints, RequestTable, Rows
+from phloem.mem_pool import CacheManager
+from phloem.scheduler.ports import RELAYED
+from phloem.scheduler.sampling import SamplingBatch
+from phloem.scheduler.table import Bools, DecodeRows, Ints, RequestTable, Rows
+
+_MOST_AHEAD = 32
+"""Steps whose arrays are made at once, after as many."""
 
 
 class DecodeSet:
@@ -25,18 +31,22 @@ class DecodeSet:
         epoch: the table's when it was made.
         rows: intp [n], in order of admission.
         requests: who holds them.
-        at: where they stand in the table.
+        books: what the table has yet to enter of them.
+        leases: theirs, which get on together.
         watched: bool [n], see `RequestTable`; None where nobody is.
         shaped: which of the n are; see `RequestTable`.
         guided: those that a constraint holds for, with their indices.
         stop_ids: of all of them together.
+        relayed: int32 [n], `input_ids` where the step before is in flight.
+        newest: int32 [n], `input_ids` where it is not; None: the table has them.
     """
 
-    def __init__(self, table: RequestTable, rows: Rows) -> None:
+    def __init__(self, table: RequestTable, manager: CacheManager, rows: Rows) -> None:
         self.epoch = table.epoch
         self.rows = rows
         self.requests = tuple(table.requests(rows))
-        self.at = table.decode_rows(rows)
+        self.books = DecodeRows(rows)
+        self.leases = manager.together(rows)
         self.stop_ids = table.stop_ids(rows)
         watched = table.watched[rows]
         self.watched: Bools | None = watched if watched.any() else None
@@ -46,8 +56,12 @@ class DecodeSet:
         self.batch_rows = rows.astype(np.int32)
         self.query_lens = np.ones(len(rows), np.int32)
         self.samples = np.ones(len(rows), np.bool_)
+        self.relayed = np.full(len(rows), RELAYED, np.int32)
+        self.newest: Ints | None = None
+        self._steps = 0
         self._steps_left = int((table.end[rows] - table.length(rows)).min())
         self._next: Ints | None = None
+        self._ahead: list[Decode] = []
 
     def settled(self, table: RequestTable) -> bool:
         """Whether nothing but decodes of one token each has happened to its requests."""
@@ -64,23 +78,40 @@ class DecodeSet:
             and self._steps_left > 0
         )
 
-    def next(self) -> Decode:
-        """That step."""
+    def next(self, slots: Ints) -> Decode:
+        """That step, whose tokens go to `slots` [n]."""
         assert self._next is not None, "the step before did not go out: ask `goes_on` first"
-        starts, self._next = self._next, None
-        return self.decode(starts)
+        if not self._ahead:
+            self._ahead = self._decodes(self._next, min(self._steps, _MOST_AHEAD))[::-1]
+        decode, self._next = self._ahead.pop(), None
+        decode.slots = slots
+        decode.last = self._steps_left <= 1
+        return decode
 
     def decode(self, starts: Ints) -> Decode:
         """A step of it that computes the tokens at `starts` [n]."""
-        return Decode(self, starts, starts + self.query_lens, last=self._steps_left <= 1)
+        self._ahead = []
+        (decode,) = self._decodes(starts, 1)
+        decode.last = self._steps_left <= 1
+        return decode
+
+    def _decodes(self, starts: Ints, steps: int) -> list[Decode]:
+        """The first computes the tokens at `starts` [n], each other one the tokens behind."""
+        at = list(np.add.outer(np.arange(steps + 2, dtype=np.int32), starts))
+        return [
+            Decode(self, at[i], at[i + 1], at[i + 2], self.sampling.at(at[i + 1]))
+            for i in range(steps)
+        ]
 
     def launched(self, ends: Ints) -> None:
         """A step of it goes out that computes up to `ends` [n]."""
+        self.newest = None
         self._next = ends
+        self._steps += 1
         self._steps_left -= 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Decode:
     """The part of a step in which each request computes the newest of its tokens."""
 
@@ -89,8 +120,14 @@ class Decode:
     """[n] the position of that token."""
     ends: Ints
     """[n] the position of the one that the step yields."""
-    last: bool
-    """Whether that is the last that somebody may get."""
+    num_tokens: Ints
+    """[n] tokens of each with that one."""
+    sampling: SamplingBatch
+    """The parameters, but for what rows that are shaped need."""
+    slots: Ints | None = None
+    """[n] where the KV goes; None: the row table says so."""
+    last: bool = False
+    """Whether what the step yields is the last that somebody may get."""
 
     def __len__(self) -> int:
         return len(self.starts)

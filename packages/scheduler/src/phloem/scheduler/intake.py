@@ -68,16 +68,19 @@ class ResultIntake:
         members, table, tokens = decode.members, self._table, result.token_ids
         if not members.settled(table) or result.row_errors:
             return False
-        # As a list: a first comparison of arrays takes longer than Python takes for a few numbers.
-        counts = result.counts.tolist()
-        if not counts.count(1) == len(counts) == len(tokens) == len(decode):
+        # As lists: a first comparison of arrays takes longer than Python takes for a few numbers.
+        counts, ids = result.counts.tolist(), tokens.tolist()
+        if not counts.count(1) == len(counts) == len(ids) == len(members.requests):
             return False
-        self._manager.commit_rows(members.rows)
-        table.land_decode(members.at, decode.ends, tokens)
-        num_tokens, over = decode.ends + members.query_lens, None
-        if decode.last or not members.stop_ids.isdisjoint(tokens.tolist()):
-            over = table.ended(members.rows, num_tokens, tokens)
-        self._tell_all(members.requests, tokens, num_tokens, over)
+        if not members.leases.commit():
+            self._manager.commit_rows(members.rows)
+        table.land_decode(members.books, tokens)
+        members.newest = tokens
+        if decode.last or not members.stop_ids.isdisjoint(ids):
+            over = table.ended(members.rows, decode.num_tokens, tokens)
+            self._tell_all(members.requests, tokens, decode.num_tokens, over)
+        else:
+            self._tell(PlainTokens(members.requests, tokens, decode.num_tokens))
         return True
 
     def take_in(self, batch: ScheduleBatch, result: StepResult, ended: Bools) -> None:
@@ -123,10 +126,10 @@ class ResultIntake:
         self._tell_all(requests, tokens, num_tokens, over)
 
     def _tell_all(
-        self, requests: Sequence[Request], tokens: Ints, num_tokens: Ints, over: Bools | None
+        self, requests: Sequence[Request], tokens: Ints, num_tokens: Ints, over: Bools
     ) -> None:
-        """That each of some requests got a token, which ended those that are `over`, if any."""
-        if over is not None and over.any():
+        """That each of some requests got a token, which ended those that are `over`."""
+        if over.any():
             for i in np.flatnonzero(over).tolist():
                 request, token = requests[i], int(tokens[i])
                 reason = finish_after_token(request, token, self._eos_token_ids)

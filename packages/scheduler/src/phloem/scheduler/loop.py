@@ -51,13 +51,14 @@ class NormalLoop:
 
     def step(self) -> News:
         """One whole step of the model, if there is something to run."""
-        batch = self.scheduler.schedule()
+        scheduler, runner = self.scheduler, self._runner
+        batch = scheduler.schedule()
         if batch is not None:
-            step = _forward(self.scheduler, self._runner, batch)
-            step = _sample(self.scheduler, self._runner, batch, step)
-            _process(self.scheduler, self._runner, batch, step)
-        self.scheduler.manager.pump(_COPY_WAIT if batch is None else 0.0)
-        return self.scheduler.take_outputs()
+            step = _forward(scheduler, runner, batch)
+            step = _sample(scheduler, runner, batch, step)
+            _process(scheduler, runner, batch, step)
+        scheduler.manager.pump(_COPY_WAIT if batch is None else 0.0)
+        return scheduler.take_outputs()
 
 
 class OverlapLoop:

@@ -12,9 +12,11 @@ import numpy.typing as npt
 from phloem.scheduler.request import Request, RequestOutput, Timings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlainTokens:
-    """One token each for requests that go on and asked for nothing else."""
+    """One token each for requests that go on and asked for nothing else; nobody changes it. (Not
+    frozen, see `phloem.scheduler.ports`.)
+    """
 
     requests: Sequence[Request]
     token_ids: npt.NDArray[np.int32]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -117,10 +117,16 @@ class _Count:
         self._index = index
 
     def __get__(self, request: Request, owner: type[Request]) -> int:
+        request.enter()
         return int(request.state[self._index])
 
     def __set__(self, request: Request, value: int) -> None:
+        request.enter()
         request.state[self._index] = value
+
+
+def nothing_to_enter() -> None:
+    """All that happened to a request is in its arrays, where it holds no memory."""
 
 
 STATUSES = tuple(Status)
@@ -196,9 +202,11 @@ class Request:
     """The first prompt position whose logprob is still to be computed; None: none is."""
     embedding: npt.NDArray[np.float32] | None = None
     state: npt.NDArray[np.int32] = field(init=False, repr=False)
-    """int32 [5], see `STATE`."""
+    """int32 [5], see `STATE`, as far as entered."""
     storage: npt.NDArray[np.int32] = field(init=False, repr=False)
-    """Where its tokens stand, from the first on; longer than `num_tokens`, maybe."""
+    """Where its tokens stand, from the first on, likewise; longer than `num_tokens`, maybe."""
+    enter: Callable[[], None] = field(default=nothing_to_enter, init=False, repr=False)
+    """Brings both up to date."""
 
     num_tokens = _Count(1)
     pending = _Count(2)

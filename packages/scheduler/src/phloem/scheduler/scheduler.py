@@ -337,7 +337,7 @@ class Scheduler:
             table.launch(batch.rows[:count], batch.samples[:count])
             self._mark(chunks)
         if decode is not None:
-            table.launch_decode(decode.members.at)
+            table.launch_decode(decode.members.books)
             decode.members.launched(decode.ends)
         if self._pace is not None:
             self._pace.launched()

@@ -22,13 +22,13 @@ It owns these arrays and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from phloem.mem_pool import Lease
-from phloem.scheduler.request import STATE, STATUSES, Request, Status
+from phloem.scheduler.request import STATE, STATUSES, Request, Status, nothing_to_enter
 from phloem.scheduler.sampling import SamplingRows
 
 Rows = npt.NDArray[np.intp]
@@ -37,41 +37,41 @@ Bools = npt.NDArray[np.bool_]
 
 RUNNING = STATUSES.index(Status.RUNNING)
 FINISHED = STATUSES.index(Status.FINISHED)
-_LAUNCH = {"scheduled": 1, "pending": 1, "in_flight": 1}
-_LAND = {"num_tokens": 1, "pending": -1, "in_flight": -1}
-"""What a decode's way out and back do to the counts of a row."""
 _STOP_IDS = 8
 """Stop ids of a request that are looked for in all rows at once; who has more is looked at alone.
 """
 
 
+_MOST_LANDED = 64
+"""Steps whose tokens are kept before they are entered."""
+
+
 class DecodeRows:
-    """Where the counts and tokens of some rows stand among those of all, so that all of a row's
-    counts change with one indexing: what numpy does before and after a step is a matter of calls.
+    """Rows that decode together, and what their steps did that is not entered yet.
+
+    Between two steps all is cold, and each use of numpy takes as long as ten in a loop; so steps
+    are counted here, and entered into the arrays of all rows once somebody reads these.
 
     Attributes:
-        first_token: intp [n], where the tokens of each begin.
-        launched, landed: intp [3 n], the counts that change when a step goes out and comes back.
-        launching, landing: int32 [3 n], by how much they change then.
+        rows: intp [n].
+        launched: steps that went out and are not entered.
+        landed: int32 [n] each, the tokens of those that came back and are not entered.
     """
 
-    def __init__(self, rows: Rows, max_rows: int, max_len: int) -> None:
-        self.first_token: Rows = rows * max_len
-        self.launched = _counts_of(rows, max_rows, _LAUNCH)
-        self.landed = _counts_of(rows, max_rows, _LAND)
-        self.launching = np.repeat(np.array(list(_LAUNCH.values()), np.int32), len(rows))
-        self.landing = np.repeat(np.array(list(_LAND.values()), np.int32), len(rows))
-
-
-def _counts_of(rows: Rows, max_rows: int, names: Iterable[str]) -> Rows:
-    return np.concatenate([rows + STATE.index(name) * max_rows for name in names])
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.launched = 0
+        self.landed: list[Ints] = []
 
 
 class RequestTable:
     """Arrays by row; a row's entries mean something while a request holds it.
 
+    What decodes did (`launch_decode`, `land_decode`) is entered when the arrays of it are read; an
+    array that was read does not follow it: read it anew.
+
     Attributes:
-        status, num_tokens, pending, scheduled, in_flight: int32 [max_rows], see `Request`.
+        status: int32 [max_rows], see `Request`.
         end: int32 [max_rows], prompt and allowed output.
         ignores_eos: bool [max_rows].
         watched: bool [max_rows], results need Python for each token (stop strings, logprobs,
@@ -79,23 +79,14 @@ class RequestTable:
         priority: int64 [max_rows], the higher, the more urgent.
         shaped: bool [max_rows], batches need Python for the row (penalties, `min_new_tokens`).
         waits: bool [max_rows], not to be scheduled before its step in flight was processed.
-        token_ids: int32 [max_rows, max_len].
         sampling: the sampling parameters by row.
         epoch: differs once a request came, left or ended, or got on otherwise than by decoding one
             token a step.
     """
 
-    status: Ints
-    num_tokens: Ints
-    pending: Ints
-    scheduled: Ints
-    in_flight: Ints
-
     def __init__(self, max_rows: int, max_len: int, eos_token_ids: Sequence[int]) -> None:
         self._state = np.zeros((len(STATE), max_rows), np.int32)
-        self._counts = self._state.reshape(-1)
-        for name, counts in zip(STATE, self._state, strict=True):
-            setattr(self, name, counts)
+        self.status, self._num_tokens, self._pending, self._scheduled, self._in_flight = self._state
         self.end = np.zeros(max_rows, np.int32)
         self.ignores_eos = np.zeros(max_rows, np.bool_)
         self.watched = np.zeros(max_rows, np.bool_)
@@ -103,26 +94,58 @@ class RequestTable:
         self.waits = np.zeros(max_rows, np.bool_)
         max_len = max(max_len, 0)  # below that in a pool so small that it refuses everybody
         self.priority = np.zeros(max_rows, np.int64)
-        self.token_ids = np.zeros((max_rows, max_len), np.int32)
+        self._token_ids = np.zeros((max_rows, max_len), np.int32)
         self.sampling = SamplingRows(max_rows)
         self.epoch = 0
         self._eos_token_ids = tuple(eos_token_ids)
         self._stop_ids = np.full((_STOP_IDS, max_rows), -1, np.int32)
         self._stop_ids_used = 0
         self._max_len = max_len
-        self._flat = self.token_ids.reshape(-1)
+        self._flat = self._token_ids.reshape(-1)
+        self._decoding: DecodeRows | None = None
         # In order of admission: a dict, since batch order must be deterministic.
         self._requests: dict[int, Request] = {}
         self._held = np.empty(0, np.intp)
         self._held_at = 0
+
+    @property
+    def num_tokens(self) -> Ints:
+        """int32 [max_rows], see `Request`, as the following."""
+        self.enter()
+        return self._num_tokens
+
+    @property
+    def pending(self) -> Ints:
+        """int32 [max_rows]."""
+        self.enter()
+        return self._pending
+
+    @property
+    def scheduled(self) -> Ints:
+        """int32 [max_rows]."""
+        self.enter()
+        return self._scheduled
+
+    @property
+    def in_flight(self) -> Ints:
+        """int32 [max_rows]."""
+        self.enter()
+        return self._in_flight
+
+    @property
+    def token_ids(self) -> Ints:
+        """int32 [max_rows, max_len]."""
+        self.enter()
+        return self._token_ids
 
     def admit(self, request: Request, lease: Lease) -> None:
         """Give a request the row of its lease: its counts and tokens stand here from now on."""
         row, params, n = lease.row, request.params, request.num_tokens
         self._state[:, row] = request.state
         request.state = self._state[:, row]
-        self.token_ids[row, :n] = request.tokens
-        request.storage = self.token_ids[row]
+        self._token_ids[row, :n] = request.tokens
+        request.storage = self._token_ids[row]
+        request.enter = self.enter
         request.lease = lease
         self.end[row] = request.num_prompt + request.max_new_tokens
         self.ignores_eos[row] = params.ignore_eos
@@ -149,6 +172,7 @@ class RequestTable:
         """Take its row from a request, whose counts and tokens are its own again."""
         request.storage = request.tokens.copy()
         request.state = request.state.copy()
+        request.enter = nothing_to_enter
         request.lease = None
         del self._requests[lease.row]
         self.epoch += 1
@@ -180,13 +204,10 @@ class RequestTable:
         length: Ints = self.num_tokens[rows] + self.pending[rows]
         return length
 
-    def decode_rows(self, rows: Rows) -> DecodeRows:
-        """See `DecodeRows`."""
-        return DecodeRows(rows, len(self.end), self._max_len)
-
-    def tokens_at(self, members: DecodeRows, positions: Ints) -> Ints:
+    def tokens_at(self, rows: Rows, positions: Ints) -> Ints:
         """int32 [n], one token id of each of these rows."""
-        tokens: Ints = self._flat[members.first_token + positions]
+        self.enter()
+        tokens: Ints = self._flat[rows * self._max_len + positions]
         return tokens
 
     def launch(self, rows: Rows, yields: Bools) -> None:
@@ -201,12 +222,39 @@ class RequestTable:
 
     def launch_decode(self, members: DecodeRows) -> None:
         """A step goes out that computes the newest token of each of these rows and yields one."""
-        self._counts[members.launched] += members.launching
+        if self._decoding is not members:
+            self._decode(members)
+        members.launched += 1
 
-    def land_decode(self, members: DecodeRows, positions: Ints, tokens: Ints) -> None:
-        """A step came back that brought each of these rows its token at `positions` [n]."""
-        self._flat[members.first_token + positions] = tokens
-        self._counts[members.landed] += members.landing
+    def land_decode(self, members: DecodeRows, tokens: Ints) -> None:
+        """A step came back that brought each of these rows its next token, `tokens` [n], which
+        nobody changes.
+        """
+        if self._decoding is not members:
+            self._decode(members)
+        members.landed.append(tokens)
+        if len(members.landed) == _MOST_LANDED:
+            self.enter()
+
+    def _decode(self, members: DecodeRows) -> None:
+        self.enter()
+        self._decoding = members
+
+    def enter(self) -> None:
+        """Bring all up to date."""
+        members, self._decoding = self._decoding, None
+        if members is None:
+            return
+        rows, launched, landed = members.rows, members.launched, len(members.landed)
+        if landed:
+            tokens = np.stack(members.landed)
+            first = rows * self._max_len + self._num_tokens[rows]
+            self._flat[np.add.outer(np.arange(landed), first)] = tokens
+            self._num_tokens[rows] += landed
+        self._scheduled[rows] += launched
+        self._pending[rows] += launched - landed
+        self._in_flight[rows] += launched - landed
+        members.launched, members.landed = 0, []
 
     def append(self, rows: Rows, tokens: Ints) -> tuple[Ints, Bools]:
         """Add an output token to each row.
