@@ -31,7 +31,9 @@ class GreedySteps(Protocol):
         kv: KVCache,
         choose: bool = False,
     ) -> bool:
-        """Run the layers. The arguments are `Ops.plan_attention`'s and `Decoder.forward`'s.
+        """Run the layers. The arguments are `Ops.plan_attention`'s and `Decoder.forward`'s, but
+        that the layers of `kv` are not asked for again while it is the same as in the step before:
+        who has to wait for them has waited.
 
         With `choose` the tokens are found in the same go, so that `tokens` without bits only hands
         them over.

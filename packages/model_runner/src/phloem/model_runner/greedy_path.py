@@ -6,6 +6,8 @@ would be a tenth of it. What it gives is the same, bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,9 +29,10 @@ class GreedyPath:
         row_table: npt.NDArray[np.int32],
         relay: Relay,
         steps: GreedySteps,
+        layer_ready: Callable[[int], None] | None = None,
     ) -> None:
         """`steps` are the model's, with the relay to write to, and it gives more of them where
-        several steps are in flight.
+        several steps are in flight. `layer_ready` is `ModelRunner`'s.
         """
         self._model = model
         self._kv_pool = kv_pool
@@ -38,6 +41,8 @@ class GreedyPath:
         self._free = [steps]
         """Of no step in flight; one that is dropped before it is sampled takes its own with it."""
         self._ones = np.ones(1, np.int32)
+        """The counts of a result, the same array again where there are as many."""
+        self._layer_ready = layer_ready
 
     def whole(self, batch: ModelWorkerBatch) -> Done[StepResult] | None:
         """Run a batch to its tokens, if no masks will come for it; None, and nothing was done, if
@@ -62,6 +67,9 @@ class GreedyPath:
         return None if steps is None else Done(steps, None)
 
     def _run(self, batch: ModelWorkerBatch, choose: bool) -> GreedySteps | None:
+        if self._layer_ready is not None:
+            for layer in range(self._model.config.num_layers):
+                self._layer_ready(layer)
         steps = self._free.pop() if self._free else self._new_steps()
         ran = steps.run(
             self._row_table,
@@ -87,7 +95,9 @@ class GreedyPath:
         if tokens is None:
             result = self._some(batch, steps)
         else:
-            result = StepResult(tokens, self._one_each(batch.num_rows))
+            if len(tokens) != len(self._ones):
+                self._ones = np.ones(len(tokens), np.int32)
+            result = StepResult(tokens, self._ones)
         self._free.append(steps)
         return result
 
@@ -95,12 +105,6 @@ class GreedyPath:
         steps = self._model.greedy_steps(self._relay.on_host)
         assert steps is not None, "a model that had a short way has none any more"
         return steps
-
-    def _one_each(self, rows: int) -> npt.NDArray[np.int32]:
-        """Ones, the same array again where there are as many; nobody writes to a result's."""
-        if len(self._ones) != rows:
-            self._ones = np.ones(rows, np.int32)
-        return self._ones
 
     def _some(self, batch: ModelWorkerBatch, steps: GreedySteps) -> StepResult:
         """Where some rows have failed."""
@@ -112,9 +116,10 @@ class GreedyPath:
 
 def _is_greedy(batch: ModelWorkerBatch) -> bool:
     """Whether each row wants its likeliest token, and no more."""
+    sampling = batch.sampling
     return (
-        batch.sampling.all_greedy
-        and not batch.sampling.changes_logits
+        sampling.all_greedy
+        and not (sampling.logit_bias or sampling.histories or sampling.suppressed)
         and not (batch.prompt_logprobs or batch.pooling)
         and False not in batch.samples.tolist()
     )

@@ -100,7 +100,9 @@ class ModelRunner:
         steps = None if overlap else model.greedy_steps(self._relay.on_host)
         self._greedy_path: GreedyPath | None = None
         if steps is not None:
-            self._greedy_path = GreedyPath(model, self._kv_pool, row_table, self._relay, steps)
+            self._greedy_path = GreedyPath(
+                model, kv_pool, row_table, self._relay, steps, layer_ready
+            )
 
     def __enter__(self) -> ModelRunner:
         return self

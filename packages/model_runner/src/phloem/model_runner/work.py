@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -49,11 +49,12 @@ class Done(Generic[_T]):
     __slots__ = ("_error", "_value")
 
     def __init__(self, value: _T | None, error: Exception | None) -> None:
-        self._value = value
+        self._value: Any = value
         self._error = error
 
     def result(self) -> _T:
         """See `Pending.result`."""
         if self._error is not None:
             raise self._error
-        return cast("_T", self._value)
+        value: _T = self._value
+        return value

@@ -26,6 +26,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 _POINTER = ctypes.c_void_p
+_NO_SHAPE = (-1, -1)
 _NOTHING, _SOME, _ALL = range(3)
 """Which rows' tokens were found: see `phloem_greedy_step`."""
 
@@ -65,10 +66,13 @@ class CpuGreedySteps:
         )
         self._addresses = ctypes.addressof(decoder), ctypes.addressof(self._struct)
         self._row_table: Int32 | None = None
+        self._cache: KVCache | None = None
         self._newest = newest
         if newest is not None:
             self._struct.newest = newest.ctypes.data
         self._outcome = _NOTHING
+        self._shape, self._workspace_at = _NO_SHAPE, 0
+        self._given: list[Int32] = []
         self._make_room_for_rows(1)
         self._make_room_for_tokens(1)
 
@@ -85,25 +89,18 @@ class CpuGreedySteps:
     ) -> bool:
         """See `GreedySteps.run`."""
         self._outcome = _NOTHING
-        count, tokens, struct = len(rows), len(input_ids), self._struct
+        count, tokens = len(rows), len(input_ids)
         if len(query_lens) != count or len(seq_lens) != count or len(out_slots) != tokens:
             return False
         if row_table is not self._row_table and not self._take(row_table):
             return False
-        layers = self._kv.of(kv)
-        if layers is None:
+        if kv is not self._cache and not self._take_cache(kv):
             return False
-        struct.kv = ctypes.addressof(layers)
-        if count > self._row_room:
-            self._make_room_for_rows(count)
-        if tokens > self._token_room:
-            self._make_room_for_tokens(tokens)
-        for to, numbers in zip(self._of_rows, (rows, query_lens, seq_lens)):
-            to[:count] = numbers
-        for to, numbers in zip(self._of_tokens, (input_ids, out_slots)):
-            to[:tokens] = numbers
-        struct.num_rows, struct.num_tokens = count, tokens
-        struct.workspace = self._workspace(tokens)
+        if (count, tokens) != self._shape:
+            self._take_shape(count, tokens)
+        for to, numbers in zip(self._given, (rows, query_lens, seq_lens, input_ids, out_slots)):
+            to[...] = numbers
+        self._use_workspace(tokens)
         if not choose:
             return bool(self._run(self._team.handle, *self._addresses))
         self._outcome = self._step(self._team.handle, *self._addresses)
@@ -115,14 +112,14 @@ class CpuGreedySteps:
         Raises:
             ValueError: if `bits` has another shape.
         """
-        count, outcome = self._struct.num_rows, self._outcome
+        outcome = self._outcome
         if bits is not None or outcome == _NOTHING:
-            outcome = self._find(count, bits)
-        return self._chosen[:count].copy() if outcome == _ALL else None
+            outcome = self._find(self._shape[0], bits)
+        return self._chosen.copy() if outcome == _ALL else None
 
     def found(self) -> GreedyTokens:
         """See `GreedySteps.found`."""
-        count = self._struct.num_rows
+        count, _ = self._shape
         return GreedyTokens(self._found[:count], self._finite[:count], self._allowed[:count])
 
     def _find(self, count: int, bits: Int32 | None) -> int:
@@ -130,7 +127,7 @@ class CpuGreedySteps:
         if bits is not None:
             bits = readable_bits(bits, count, self._decoder.head.n)
             address = bits.ctypes.data
-        self._struct.workspace = self._workspace(count)
+        self._use_workspace(count)
         return _ALL if self._tokens(self._team.handle, *self._addresses, address) else _SOME
 
     def _take(self, row_table: Int32) -> bool:
@@ -144,7 +141,32 @@ class CpuGreedySteps:
         struct.table_rows, struct.table_width = row_table.shape
         return True
 
+    def _take_cache(self, kv: KVCache) -> bool:
+        self._cache = None
+        layers = self._kv.of(kv)
+        if layers is None:
+            return False
+        self._struct.kv = ctypes.addressof(layers)
+        self._cache = kv
+        return True
+
+    def _use_workspace(self, tokens: int) -> None:
+        address = self._workspace(tokens)
+        if address != self._workspace_at:
+            self._struct.workspace = self._workspace_at = address
+
     # What native code is told of is there first: an allocation may fail.
+
+    def _take_shape(self, rows: int, tokens: int) -> None:
+        self._shape = _NO_SHAPE
+        if rows > self._row_room:
+            self._make_room_for_rows(rows)
+        if tokens > self._token_room:
+            self._make_room_for_tokens(tokens)
+        self._struct.num_rows, self._struct.num_tokens = rows, tokens
+        self._given = [to[:rows] for to in self._of_rows] + [to[:tokens] for to in self._of_tokens]
+        self._chosen = self._room_for_chosen[:rows]
+        self._shape = rows, tokens
 
     def _make_room_for_rows(self, rows: int) -> None:
         given = tuple(np.empty((3, rows), np.int32))
@@ -156,7 +178,7 @@ class CpuGreedySteps:
         struct.wanted, struct.tokens = _addresses((wanted, chosen))
         struct.found = found.data_ptr()
         struct.finite, struct.allowed = finite.data_ptr(), allowed.data_ptr()
-        self._of_rows, self._wanted, self._chosen = given, wanted, chosen
+        self._of_rows, self._wanted, self._room_for_chosen = given, wanted, chosen
         self._found, self._finite, self._allowed = found, finite, allowed
         self._row_room = rows
 
