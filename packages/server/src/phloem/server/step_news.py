@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from phloem.scheduler import News, PlainTokens
 from phloem.server.messages import TextOptions, TokenNews
 from phloem.server.news import token_news
@@ -20,16 +18,17 @@ def step_news(news: News, options: dict[str, TextOptions]) -> list[TokenNews]:
         elif options:
             messages += [token_news(output, options.pop(output.rid, None)) for output in part]
         else:
-            messages += _plain_news(part)
+            _add_plain(messages, part)
     return messages
 
 
-def _plain_news(part: PlainTokens) -> Iterable[TokenNews]:
+def _add_plain(messages: list[TokenNews], part: PlainTokens) -> None:
     """What `token_news` makes of each, without an output between: these are most of all news."""
     counts = zip(part.requests, part.token_ids.tolist(), part.num_tokens.tolist(), strict=True)
     for request, token, num_tokens in counts:
-        num_prompt = request.num_prompt
-        yield TokenNews(
+        num_prompt = len(request.prompt_ids)
+        # In the order of the fields, as in `token_news`.
+        news = TokenNews(
             request.rid,
             [token],
             None,
@@ -37,5 +36,7 @@ def _plain_news(part: PlainTokens) -> Iterable[TokenNews]:
             num_tokens - num_prompt,
             request.cached_tokens or 0,
             request.retractions,
-            brought=request.brought,
         )
+        if request.brought is not None:
+            news.brought = request.brought
+        messages.append(news)
