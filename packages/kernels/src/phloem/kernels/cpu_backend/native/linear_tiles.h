@@ -19,10 +19,11 @@ namespace phloem {
 constexpr int PAIR = 2;
 // Registers that a panel's outputs of one row take.
 constexpr int PARTS = PANEL / native::WIDTH;
-// Registers that there are for sums, and the rows for which these are enough: of both panels, or,
-// where registers are short, of one panel at a time.
+// Registers that there are for sums, the rows for which these are enough, and for how many sums
+// there are registers for both panels at once: those with more rows meet one after the other.
 constexpr int SUMS = 12;
 constexpr int MAX_TILE = SUMS / std::max(PAIR, PARTS);
+constexpr int SUMS_OF_PAIR = native::WIDTH == 16 ? SUMS : 8;
 
 // So many panels of a tile, and what it asks memory for meanwhile: with each step `lines` cache
 // lines, as far into other memory as the step is into its panel. They go to the second level of
@@ -62,15 +63,16 @@ inline V kept(V v) {
   return v;
 }
 
-// Four bytes for all lanes, and a sum, where they stand in the program. GCC would share the former
-// between columns, for which AVX2 has no registers, and add up terms before sums: both end in memory.
+// Four bytes for all lanes, and a sum, where they stand in the program. On AVX2 GCC would share the
+// former between columns, for which there are no registers, and add up terms before sums: both end
+// in memory.
 inline native::Bytes quad_in_turn(const int8_t* four) {
 #if PHLOEM_AVX2
   native::Bytes quad;
   asm volatile("vpbroadcastd %1, %0" : "=x"(quad) : "m"(*reinterpret_cast<const int32_t*>(four)));
   return quad;
 #else
-  return native::splat4(four);
+  return kept(native::splat4(four));
 #endif
 }
 
@@ -153,11 +155,12 @@ inline void add_dots(native::Ints (&dots)[ROWS][COLUMNS], const PanelsOf<N>& pan
       w[c] = native::weights(load<native::Bytes>(panels.column(c, at, 4)));
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
-      const native::Bytes q = kept(native::splat4(inputs + r * stride));
+      const native::Bytes q = quad_in_turn(inputs + r * stride);
 #pragma GCC unroll 16
       for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::add_dots(dots[r][c], w[c], q);
     }
   } else {
+    // Registers are short, and broadcasts cheap: each column meets the inputs anew.
 #pragma GCC unroll 16
     for (int c = 0; c < COLUMNS; ++c) {
       const native::Weights w = native::weights(load<native::Bytes>(panels.column(c, at, 4)));
@@ -197,37 +200,24 @@ void run_q8(const PanelsOf<N>& panels, const LinearInput& input, int, int row, f
 template <int ROWS, int N, int COLUMNS>
 inline void add_nibbles(native::NibbleSums (&sums)[ROWS][COLUMNS], const PanelsOf<N>& panels,
                         size_t at, const int8_t* inputs, size_t stride) {
-  constexpr size_t LATE = GROUP / 2;
-  if constexpr (native::WIDTH == 16) {
-    native::Bytes low[COLUMNS], high[COLUMNS];
+  native::Bytes low[COLUMNS], high[COLUMNS];
 #pragma GCC unroll 16
-    for (int c = 0; c < COLUMNS; ++c) {
-      const auto both = load<native::Words>(panels.column(c, at, 4));
-      low[c] = (native::Bytes)both & 15;
-      high[c] = (native::Bytes)(both >> 4) & 15;
-    }
+  for (int c = 0; c < COLUMNS; ++c) {
+    const auto both = load<native::Words>(panels.column(c, at, 4));
+    low[c] = (native::Bytes)both & 15;
+    high[c] = (native::Bytes)(both >> 4) & 15;
+  }
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; ++r) {
-      const int8_t* q = inputs + r * stride;
-      const native::Bytes early = kept(native::splat4(q));
-      const native::Bytes late = kept(native::splat4(q + LATE));
+  for (int r = 0; r < ROWS; ++r) {
+    const int8_t* q = inputs + r * stride;
+    const native::Bytes early = quad_in_turn(q);
 #pragma GCC unroll 16
-      for (int c = 0; c < COLUMNS; ++c)
-        sums[r][c] = native::add_nibbles(native::add_nibbles(sums[r][c], low[c], early), high[c],
-                                         late);
-    }
-  } else {
+    for (int c = 0; c < COLUMNS; ++c)
+      sums[r][c] = in_turn(native::add_nibbles(sums[r][c], low[c], early));
+    const native::Bytes late = quad_in_turn(q + GROUP / 2);
 #pragma GCC unroll 16
-    for (int c = 0; c < COLUMNS; ++c) {
-      const auto both = load<native::Words>(panels.column(c, at, 4));
-      const native::Bytes low = (native::Bytes)both & 15, high = (native::Bytes)(both >> 4) & 15;
-#pragma GCC unroll 16
-      for (int r = 0; r < ROWS; ++r) {
-        const int8_t* q = inputs + r * stride;
-        sums[r][c] = native::add_nibbles(sums[r][c], low, quad_in_turn(q));
-        sums[r][c] = in_turn(native::add_nibbles(sums[r][c], high, quad_in_turn(q + LATE)));
-      }
-    }
+    for (int c = 0; c < COLUMNS; ++c)
+      sums[r][c] = in_turn(native::add_nibbles(sums[r][c], high[c], late));
   }
 }
 
@@ -307,7 +297,7 @@ void run_i8(const PanelsOf<N>& panels, const LinearInput& input, int, int row, f
 // Calls run(panels, y) for both panels at once, or for one after the other.
 template <int ROWS, class Run>
 inline void each_panel(const Panels& panels, float* y, Run run) {
-  if constexpr (ROWS * Panels::COLUMNS <= SUMS)
+  if constexpr (ROWS * Panels::COLUMNS <= SUMS_OF_PAIR)
     run(panels, y);
   else
     for (int panel = 0; panel < PAIR; ++panel) run(panels.only(panel), y + panel * PANEL);
