@@ -59,6 +59,8 @@ template <class V>
 inline V kept(V v) {
 #if PHLOEM_AVX512
   asm("" : "+v"(v));
+#elif PHLOEM_AVX2
+  asm("" : "+x"(v));
 #endif
   return v;
 }
@@ -112,7 +114,8 @@ void run_f32(const PanelsOf<N>& panels, const LinearInput& x, int k, int row, fl
     panels.prefetch(step);
     native::Floats w[COLUMNS];
 #pragma GCC unroll 16
-    for (int c = 0; c < COLUMNS; ++c) w[c] = load<native::Floats>(panels.column(c, step, 4));
+    for (int c = 0; c < COLUMNS; ++c)
+      w[c] = kept(load<native::Floats>(panels.column(c, step, 4)));
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
       const native::Floats value = kept(native::splat(values[static_cast<size_t>(r) * k + i]));
