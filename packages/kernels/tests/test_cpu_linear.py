@@ -145,6 +145,24 @@ def test_a_linear_computes_in_the_blocks_of_a_file(machines, format, isa):
         assert ((found - read @ meant.T).abs() <= 1e-4 * k**0.5).all()
 
 
+@pytest.mark.parametrize("isa", INSTRUCTION_SETS)
+@pytest.mark.parametrize(
+    ("format", "byte", "value"),
+    [("q8_0", 0x80, -128), ("q8_0", 0x7F, 127), ("q4_1", 0xFF, 15), ("q4_0", 0x00, -8)],
+)
+def test_the_largest_bytes_meet_without_an_overflow(machines, format, byte, value, isa):
+    """Products of bytes are summed in 16 bits where that is enough for the largest of them."""
+    n, k = 32, 96
+    blocks = np.full((n, k // 32, BLOCK_BYTES[format]), byte, np.uint8)
+    width = 4 if format == "q4_1" else 2
+    blocks[..., :width] = np.array([1, 0], "<f2").view(np.uint8)[:width]
+    linears = machines(isa)
+    linear = linears.prepare(BlockWeight(format, blocks.reshape(n, -1)), None, "float")
+    signs = torch.tensor([1.0, -1.0]).repeat(k // 2)
+    x = torch.stack([torch.ones(k), -torch.ones(k), signs]).repeat(4, 1) * 127
+    assert torch.equal(linears.run(x, linear), (x.sum(1, keepdim=True) * value).expand(-1, n))
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(machines, form):
     linears = machines()

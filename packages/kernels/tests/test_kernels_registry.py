@@ -55,3 +55,12 @@ def test_an_option_that_a_backend_lacks_is_refused():
 def test_the_instruction_set_of_the_cpu_backend_is_checked():
     with pytest.raises(ValueError, match=r"'mmx' does not run on this processor: use .*portable"):
         get_ops("cpu", isa="mmx")
+
+
+def test_a_backend_says_which_rounded_weights_it_is_fastest_with():
+    assert get_ops("torch").fastest_rounded is None
+    if not library.library_status().usable:
+        pytest.skip("needs a compiler")
+    for isa in library.usable_instruction_sets():
+        expected = "int8" if isa == "avx512vnni" else "blocks"
+        assert get_ops("cpu", threads=1, isa=isa).fastest_rounded == expected

@@ -145,13 +145,18 @@ def test_parts_that_do_not_fit_or_are_missing_are_named_with_their_linear(packed
 
 
 @pytest.mark.parametrize(
-    ("asked", "backend", "expected"),
-    [("auto", "cpu", "int4"), ("auto", "torch", "none"), ("int8", "cpu", "int8")],
+    ("asked", "fastest", "expected"),
+    [
+        ("auto", "int8", "int4"),
+        ("auto", "blocks", "int4"),
+        ("auto", None, "none"),
+        ("int8", "blocks", "int8"),
+    ],
 )
 def test_auto_keeps_packed_weights_where_kernels_compute_in_blocks(
-    packed, asked, backend, expected
+    packed, asked, fastest, expected
 ):
-    assert choose_quantization(asked, packed(AWQ)[0], backend) == expected
+    assert choose_quantization(asked, packed(AWQ)[0], fastest) == expected
 
 
 def test_the_float_weights_of_a_packed_checkpoint_stay_in_floats_unless_rounding_is_asked_for(

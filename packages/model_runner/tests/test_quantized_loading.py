@@ -189,23 +189,23 @@ def test_rounding_to_8_bits_changes_less_than_to_4(tiny):
 
 
 @pytest.mark.parametrize(
-    ("asked", "backend", "of_gguf", "of_safetensors"),
+    ("asked", "fastest", "of_gguf", "of_safetensors"),
     [
-        ("auto", "cpu", "int8", "none"),
-        ("auto", "torch", "none", "none"),
-        ("auto", "triton", "none", "none"),
-        ("none", "cpu", "none", "none"),
-        ("int8", "cpu", "int8", "int8"),
-        ("int4", "torch", "int4", "int4"),
-        ("gguf", "torch", "gguf", None),
+        ("auto", "int8", "int8", "none"),
+        ("auto", "blocks", "gguf", "none"),
+        ("auto", None, "none", "none"),
+        ("none", "int8", "none", "none"),
+        ("int8", "blocks", "int8", "int8"),
+        ("int4", None, "int4", "int4"),
+        ("gguf", "int8", "gguf", None),
     ],
 )
-def test_auto_takes_8_bits_of_what_was_rounded_and_the_rest_is_what_was_asked_for(
-    convert, tiny, asked, backend, of_gguf, of_safetensors
+def test_auto_takes_the_fastest_form_of_what_was_rounded_and_the_rest_is_what_was_asked_for(
+    convert, tiny, asked, fastest, of_gguf, of_safetensors
 ):
-    assert choose_quantization(asked, convert("Q4_0"), backend) == of_gguf
+    assert choose_quantization(asked, convert("Q4_0"), fastest) == of_gguf
     if of_safetensors is not None:
-        assert choose_quantization(asked, tiny.folder, backend) == of_safetensors
+        assert choose_quantization(asked, tiny.folder, fastest) == of_safetensors
 
 
 @pytest.mark.parametrize(

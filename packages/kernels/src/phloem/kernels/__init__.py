@@ -20,6 +20,7 @@ from phloem.kernels.base import (
     Penalties,
     PreparedEmbedding,
     PreparedLinear,
+    RoundedForm,
     SamplingParameters,
     TokenLogprobs,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "PreparedEmbedding",
     "PreparedLinear",
     "RopeConfig",
+    "RoundedForm",
     "SamplingParameters",
     "TokenLogprobs",
     "automatic_backend",

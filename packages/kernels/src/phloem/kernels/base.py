@@ -30,6 +30,9 @@ PreparedEmbedding = Any
 LinearForm: TypeAlias = Literal["float", "int8", "int4"]
 """How a float weight is kept: as it is, int8 with one scale an output, or GGUF's Q4_1 blocks."""
 
+RoundedForm: TypeAlias = Literal["int8", "blocks"]
+"""How weights that were rounded before are kept: in the form `int8`, or in the blocks of a file."""
+
 InputTerms: TypeAlias = Literal[1, 2]
 """How many int8 numbers stand for an input where a weight is in blocks: about 8 bits or 16."""
 
@@ -287,6 +290,11 @@ class Ops(Protocol):
     @property
     def name(self) -> str:
         """The backend's name in the registry."""
+        ...
+
+    @property
+    def fastest_rounded(self) -> RoundedForm | None:
+        """In which form it is fastest with rounded weights; None: it is no faster with any."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

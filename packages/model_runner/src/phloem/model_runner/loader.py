@@ -39,7 +39,7 @@ def load_model(
     """
     config = ModelConfig.from_folder(folder)
     ops = ops or get_ops()
-    kept = choose_quantization(quantization, folder, ops.name)
+    kept = choose_quantization(quantization, folder, ops.fastest_rounded)
     if dtype == "auto":
         dtype = "bfloat16" if config.dtype == "bfloat16" and kept == "none" else "float32"
     if dtype not in DTYPES:

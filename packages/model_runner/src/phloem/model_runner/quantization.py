@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from phloem.kernels import LinearForm
+from phloem.kernels import LinearForm, RoundedForm
 from phloem.model_runner.config import ModelConfig
 from phloem.model_runner.gguf_record import GgufRecord
 
@@ -27,27 +27,29 @@ _FORMS: Mapping[Quantization, LinearForm] = {
     "gguf": "float",
 }
 
-_FAST_BACKEND = "cpu"
-"""The backend that is faster with rounded weights; others compute as the reference does."""
+_OF_GGUF: Mapping[RoundedForm, Quantization] = {"int8": "int8", "blocks": "gguf"}
 
 
-def choose_quantization(asked: str, folder: str | Path, backend: str) -> Quantization:
+def choose_quantization(
+    asked: str, folder: str | Path, fastest: RoundedForm | None
+) -> Quantization:
     """What to do with the weights in a model's folder when `asked` was asked for.
 
-    `auto`, with the kernel backend `cpu`, takes the fastest form that costs a model less than a
-    hundredth of its perplexity where its weights were rounded already: 8 bits for what a GGUF file
-    has in fewer or as many, and the 4 bits of AWQ and GPTQ as they are. Weights in floats stay
-    floats, as all do with other backends: unrounded models are rounded for who asks for it.
+    `fastest` is the kernel backend's `fastest_rounded`. `auto` takes that form, which costs a model
+    less than a hundredth of its perplexity, where its weights were rounded already: for a GGUF file
+    8 bits or its own blocks, and the 4 bits of AWQ and GPTQ as they are. Weights in floats stay
+    floats, as all do with backends that are no faster with others: unrounded models are rounded for
+    who asks for it.
 
     Raises:
         ValueError: if there is no such quantization, or it needs a GGUF file and there is none.
     """
     record = GgufRecord.read(Path(folder))
     if asked == "auto":
-        if backend != _FAST_BACKEND:
+        if fastest is None:
             return "none"
         if record is not None:
-            return "int8" if record.is_quantized else "none"
+            return _OF_GGUF[fastest] if record.is_quantized else "none"
         return "none" if ModelConfig.from_folder(folder).packed is None else "int4"
     if asked == "gguf" and record is None:
         raise ValueError(

@@ -48,8 +48,9 @@ class ServerArgs:
     quantization: str = option(
         "auto",
         "how weights are kept; none: in floats; int8, int4: rounded when they are loaded; gguf: in "
-        "the blocks of their file; auto: with the kernels cpu int8 for a .gguf file of rounded "
-        "weights and int4, as they are, for AWQ and GPTQ checkpoints, else none",
+        "the blocks of their file; auto: with the kernels cpu, for a .gguf file of rounded weights "
+        "int8 where the processor has AVX-512 VNNI, else gguf, and int4, as they are, for AWQ and "
+        "GPTQ checkpoints; else none",
         group=ENGINE,
         choices=("auto", "none", "int8", "int4", "gguf"),
     )

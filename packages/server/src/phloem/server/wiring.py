@@ -99,7 +99,7 @@ def _build_real(args: ServerArgs, progress: Progress | None) -> EngineParts:
     laps.lap("load the tokenizer")
     ops = make_ops(args, device)
     laps.lap(f"make the kernels ({ops.name})")
-    quantization = choose_quantization(args.quantization, folder.path, ops.name)
+    quantization = choose_quantization(args.quantization, folder.path, ops.fastest_rounded)
     model = load_model(folder.path, weights_dtype(args, device), device, ops, quantization)
     laps.lap(f"load the weights ({quantization})")
     c = model.config

@@ -23,6 +23,7 @@ from phloem.kernels.base import (
     LinearForm,
     NormResult,
     Penalties,
+    RoundedForm,
     SamplingParameters,
     TokenLogprobs,
 )
@@ -63,6 +64,11 @@ class CpuOps:
     def isa(self) -> str:
         """The instruction set that it computes with."""
         return self._library.isa
+
+    @property
+    def fastest_rounded(self) -> RoundedForm:
+        """See `Ops.fastest_rounded`: where products of bytes are one instruction, bytes."""
+        return "int8" if self.isa == "avx512vnni" else "blocks"
 
     @property
     def threads(self) -> int:

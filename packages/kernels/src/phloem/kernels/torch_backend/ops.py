@@ -19,6 +19,7 @@ from phloem.kernels.base import (
     LinearForm,
     NormResult,
     Penalties,
+    RoundedForm,
     SamplingParameters,
     TokenLogprobs,
 )
@@ -33,6 +34,7 @@ class TorchOps:
     """The reference that other backends are tested against; see `Ops` for what each op computes."""
 
     name = "torch"
+    fastest_rounded: RoundedForm | None = None
 
     @staticmethod
     def describe() -> str:
