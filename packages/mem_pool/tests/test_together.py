@@ -6,17 +6,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phloem.mem_pool import CacheManager, OwnershipError, PageAllocator, RowTable
+from phloem.mem_pool.tiers import DeviceOnly
 from phloem.radix_cache import RadixCache
 
 MAX_LEN = 60
 OTHER = ("open", "extend", "commit", "trim", "close", "check", "look", "flush")
 
 
+class Taking(DeviceOnly):
+    """Tiers that ask for device slots, as those do that bring KV there."""
+
+    wanted = 0
+
+    def match(self, key, take, give):
+        taken = take(self.wanted)
+        assert taken is not None
+        give(taken)
+        return super().match(key, take, give)
+
+
 def manager(page_size=1, capacity=400, rows=6, max_len=MAX_LEN):
+    tree = RadixCache(page_size, values="numpy")
     return CacheManager(
-        RadixCache(page_size, values="numpy"),
-        RowTable(rows, max_len),
-        PageAllocator(capacity, page_size),
+        tree, RowTable(rows, max_len), PageAllocator(capacity, page_size), tiers=Taking(tree)
     )
 
 
@@ -88,7 +100,8 @@ def other(cache, what, k):
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=3),
     turns=st.lists(
         st.one_of(
-            st.integers(1, 12),
+            st.tuples(st.just("steps"), st.integers(1, 12)),
+            st.tuples(st.just("reserve"), st.integers(1, 2)),
             st.tuples(st.sampled_from(OTHER), st.integers(0, 5)),
         ),
         max_size=12,
@@ -98,17 +111,21 @@ def test_together_is_as_one_step_after_the_other(page_size, capacity, lengths, t
     caches = [manager(page_size, capacity) for _ in range(2)]
     leases, together = zip(*(running(cache, lengths) for cache in caches), strict=True)
     ways = together[0], None
-    for turn in turns:
-        for _ in range(turn if isinstance(turn, int) else 0):
+    for what, k in turns:
+        if what in OTHER:
+            found = [other(cache, what, k) for cache in caches]
+            assert found[0] == found[1]
+            continue
+        for _ in range(k):
             if any(lease.closed or lease.allocated == MAX_LEN for lease in leases[1]):
                 break
-            found = [step(*each) for each in zip(caches, leases, ways, strict=True)]
+            found = [
+                step(*each, commit=what == "steps")
+                for each in zip(caches, leases, ways, strict=True)
+            ]
             assert found[0] == found[1]
             assert caches[0].free_tokens == caches[1].free_tokens
             assert caches[0].available == caches[1].available
-        if not isinstance(turn, int):
-            found = [other(cache, *turn) for cache in caches]
-            assert found[0] == found[1]
     assert caches[0].check() == caches[1].check()
     for one, same in zip(*(cache.open_leases for cache in caches), strict=True):
         assert marks(one) == marks(same)
@@ -165,6 +182,18 @@ def test_what_is_taken_ahead_is_given_up_before_anything_is_evicted():
         step(cache, leases, together)
     assert cache.slots.available < 27
     assert cache.extend(cache.open([8]), 27)
+    assert cache.counts()["evicted_tokens"] == 0
+
+
+def test_it_is_given_up_for_what_comes_from_the_tiers_below():
+    cache = manager(capacity=60)
+    cache.close(computed(cache, 20, 7), [7] * 20)
+    _, together = running(cache, [4])
+    for _ in range(9):
+        together.extend()
+    cache.tiers.wanted = cache.free_tokens
+    assert cache.slots.available < cache.free_tokens
+    cache.open([8])
     assert cache.counts()["evicted_tokens"] == 0
 
 
