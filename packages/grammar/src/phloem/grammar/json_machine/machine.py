@@ -107,6 +107,7 @@ class JsonMachine:
                 self.regions.prepare(string.dfa)
         self._cursors: dict[tuple[object, ...], ref[JsonCursor]] = {}
         self._most_cursors = _FEW_CURSORS
+        self._items: dict[Level, Candidates] = {}
         self._distances: Distances | None = None
         self._root = graph.root
 
@@ -153,13 +154,19 @@ class JsonMachine:
         return self.levels.single(kind, state, around)
 
     def items(self, level: Level) -> Candidates:
-        """What the next item of an array may be."""
-        return self.candidates(
-            (node, self.within("array", after, around))
-            for state, around in level.entries
-            if isinstance(state, ArrayState)
-            for node, after in state.items
-        )
+        """What the next item of an array may be; asked for again and again at one place."""
+        known = self._items.get(level)
+        if known is None:
+            known = self.candidates(
+                (node, self.within("array", after, around))
+                for state, around in level.entries
+                if isinstance(state, ArrayState)
+                for node, after in state.items
+            )
+            if len(self._items) >= _MOST_ITEMS:
+                self._items.clear()
+            self._items[level] = known
+        return known
 
     def opened(self, candidates: Candidates, kind: Kind) -> Level | None:
         """The level within a container that a value begins with; None if none can."""
@@ -203,3 +210,4 @@ class JsonMachine:
 
 _FEW_CURSORS = 1024
 _MANY_STATES = 512
+_MOST_ITEMS = 64
