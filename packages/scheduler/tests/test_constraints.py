@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from constraint_support import EOS, IDS, SPELLINGS, WordsMatcher, preferring, spell, spread_script
 
-from phloem.scheduler import TopLogprobs
+from phloem.scheduler import PlainTokens, TopLogprobs
 
 PROMPT = [40, 41, 42]
 WORDS = ("abcdef", "abcf", "face", "bbb")
@@ -61,6 +61,24 @@ class TestOutputs:
         h.run()
         assert [step.masked for step in h.runner.steps] == expected
         assert set(expected) == {True, False}
+
+    def test_tokens_of_which_nothing_else_comes_are_taken_in_with_those_of_others(
+        self, constrained
+    ):
+        h = constrained(preferring(*ids("a", "b", "c", "d", "e", "f")))
+        h.add("plain", PROMPT, max_new_tokens=6)
+        h.add("held", PROMPT, max_new_tokens=6, matcher=WordsMatcher(WORDS))
+        h.add("looked-at", PROMPT, max_new_tokens=6, top_logprobs=1, matcher=WordsMatcher(WORDS))
+        together = []
+        while not h.loop.idle:
+            parts = h.step().parts
+            together += [part.rids for part in parts if isinstance(part, PlainTokens)]
+        # The first come of the prompts' steps, and the last ends a word.
+        assert together[:4] == [["plain", "held"]] * 4
+        assert "held" not in [rid for rids in together[4:] for rid in rids]
+        for rid in ("held", "looked-at"):
+            assert spell(h.outputs[rid].token_ids) == "abcdef"
+            assert h.outputs[rid].finish_reason.type == "stop"
 
     def test_all_words_can_come(self, constrained):
         h = constrained()

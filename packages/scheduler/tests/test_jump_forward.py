@@ -66,6 +66,20 @@ def test_forced_text_comes_without_forward_passes(jumping, overlap):
     assert few <= 4 + 2 * overlap
 
 
+def test_all_news_say_how_much_was_jumped_over(jumping):
+    """Also of tokens of which nothing else comes, which all requests get together."""
+    h = jumping(True, preferring(*ids("a")))
+    words = [f"abbacdfab{end}{more}" for end in "ef" for more in ("aab", "aba", "bab", "bba")]
+    request = h.add("r", PROMPT, max_new_tokens=60, matcher=WordsMatcher(words))
+    told, jumped = [], []
+    while not h.loop.idle:
+        for output in h.step():
+            told.append(output.jump_forward_tokens)
+            jumped.append(request.guide.jumped)
+    assert told == jumped
+    assert told.count(told[-1]) > 2, "nothing came behind what was jumped over"
+
+
 def test_a_request_may_say_whether_it_jumps(jumping):
     for configured in (True, False):
         for asked in (True, False):

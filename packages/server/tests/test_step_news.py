@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from phloem.scheduler import News, PlainTokens, SamplingParams
+from phloem.scheduler.guide import Guide
 from phloem.scheduler.request import FinishReason, Request
 from phloem.server.messages import TextOptions
 from phloem.server.news import token_news
 from phloem.server.step_news import step_news
+from phloem.server.thinking_budget import ThinkingBudget
 
 
 def request(rid, **fields):
@@ -21,7 +23,7 @@ def request(rid, **fields):
 def news():
     requests = [
         request("a", cached_tokens=3, retractions=2, first_token=4.0),
-        request("b", brought=(1, 2)),
+        request("b", brought=(1, 2), guide=Guide(ThinkingBudget([3], 9), jumped=4)),
     ]
     ended = request("c", finish_reason=FinishReason("stop", matched=7))
     made = News()
@@ -39,6 +41,7 @@ def test_are_those_of_single_outputs(news):
         ("a", [11], 2),
         ("b", [12], 1),
     ]
+    assert [m.jump_forward_tokens for m in messages] == [0, 4, 0]
 
 
 def test_options_go_with_the_first_news_of_whom_they_are(news):

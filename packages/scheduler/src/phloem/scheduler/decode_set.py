@@ -36,6 +36,8 @@ class DecodeSet:
         watched: bool [n], see `RequestTable`; None where nobody is.
         shaped: which of the n are; see `RequestTable`.
         guided: those that a constraint holds for, with their indices.
+        followed: those that are watched for that alone, with their indices and guides.
+        is_plain: whether nobody is watched for anything else.
         stop_ids: of all of them together.
         relayed: int32 [n], `input_ids` where the step before is in flight.
         newest: int32 [n], `input_ids` where it is not; None: the table has them.
@@ -52,6 +54,9 @@ class DecodeSet:
         self.watched: Bools | None = watched if watched.any() else None
         self.shaped: list[int] = np.flatnonzero(table.shaped[rows]).tolist()
         self.guided = [(i, r) for i, r in enumerate(self.requests) if r.guide is not None]
+        only = table.only_guided[rows].tolist()
+        self.followed = [(i, r, r.guide) for i, r in self.guided if only[i] and r.guide is not None]
+        self.is_plain = len(self.followed) == watched.tolist().count(True)
         self.sampling = table.sampling.batch(rows)
         self.batch_rows = rows.astype(np.int32)
         self.query_lens = np.ones(len(rows), np.int32)
@@ -65,7 +70,7 @@ class DecodeSet:
 
     def settled(self, table: RequestTable) -> bool:
         """Whether nothing but decodes of one token each has happened to its requests."""
-        return self.epoch == table.epoch and self.watched is None
+        return self.epoch == table.epoch and self.is_plain
 
     def goes_on(self, table: RequestTable, held: Rows) -> bool:
         """Whether the next step is the same with one token more: its requests are all that hold
@@ -128,6 +133,8 @@ class Decode:
     """[n] where the KV goes; None: the row table says so."""
     last: bool = False
     """Whether what the step yields is the last that somebody may get."""
+    followed: list[int] | None = None
+    """Which of those that are followed had nothing more to their tokens; None: not known yet."""
 
     def __len__(self) -> int:
         return len(self.starts)

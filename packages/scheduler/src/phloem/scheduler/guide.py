@@ -101,6 +101,42 @@ class Guide:
             raise ConstraintBroken(f"the constraint does not allow token {token}, which came")
         return token
 
+    def follow(self, token: int, stop_ids: Iterable[int]) -> bool:
+        """Take a sampled token that is the output's as it is and of which nothing else comes, as is
+        so of most. False otherwise, and `take` tells more: nothing was taken then.
+        """
+        if self.void or self.error is not None or token in stop_ids:
+            return False
+        matcher = self.matcher
+        if self.ahead:
+            # The last of them may end the output, and who may jump gets all that are left.
+            if self.jumps or len(self.ahead) == 1 or token != self.ahead[0]:
+                return False
+            self.ahead.popleft()
+            return True
+        try:
+            if not matcher.accept(token):
+                return False
+            if self._is_over_or_forced():
+                matcher.rollback(1)
+                return False
+        except Exception as error:  # as above
+            self.error = str(_broken(error))
+            return False
+        return True
+
+    def _is_over_or_forced(self) -> bool:
+        """Whether nothing may follow, or it is known what does; also where the matcher fails:
+        `take` and `ended` meet with that again, and have the token.
+        """
+        try:
+            matcher = self.matcher
+            return matcher.is_terminated or (
+                self.forced_text is not None and bool(matcher.forced())
+            )
+        except Exception:
+            return True
+
     @property
     def ended(self) -> bool:
         """Whether nothing may follow what the output has got.

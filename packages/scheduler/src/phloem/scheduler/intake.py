@@ -2,8 +2,8 @@
 
 Most rows of a decode get one token that nobody has to look at but for whether it ends its request:
 these are taken in together. Prompts, rows that are watched or failed, and rows that got several
-tokens or none are taken in one by one; so are those that a constraint holds for, whose tokens may
-be other ones than those sampled, and more. How a request ends is its caller's business.
+tokens or none are taken in one by one; so are those that a constraint holds for where its tokens
+are other ones than those sampled, or more. How a request ends is its caller's business.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class ResultIntake:
 
     def take_in_decode(self, decode: Decode, result: StepResult) -> bool:
         """The result of a step that only decodes, whose requests all go on with one token each that
-        nobody looks at but for how it ends them: the short way of most steps. False, and nothing
-        was done, if that is not so.
+        nobody looks at but for how it ends them, and constraints that have nothing to add: the
+        short way of most steps. False, and nothing but constraints knows of it, if that is not so.
         """
         members, table, tokens = decode.members, self._table, result.token_ids
         if not members.settled(table) or result.row_errors:
@@ -72,6 +72,10 @@ class ResultIntake:
         counts, ids = result.counts.tolist(), tokens.tolist()
         if not counts.count(1) == len(counts) == len(ids) == len(members.requests):
             return False
+        if members.followed:
+            decode.followed = _followed(decode, [True] * len(ids), ids)
+            if len(decode.followed) < len(members.followed):
+                return False
         if not members.leases.commit():
             self._manager.commit_rows(members.rows)
         table.land_decode(members.books, tokens)
@@ -89,21 +93,27 @@ class ResultIntake:
         for i, row in enumerate(batch.chunks):
             if not ended[i]:
                 self._take_in_row(row, results.row(i))
-                if row.samples and result.counts[i] != 1:
+                if row.samples and (result.counts[i] != 1 or row.request.guide is not None):
                     self._table.unsettle()  # what follows may be in flight, and counts on one
         if batch.decode is None:
             return
         first, decode = len(batch.chunks), batch.decode
         alive = ~ended[first:]
         plain = alive & (result.counts[first:] == 1)
-        if decode.members.watched is not None:
-            plain &= ~decode.members.watched
         for i in result.row_errors:
             if i >= first:
                 plain[i - first] = False
+        if decode.members.watched is not None:
+            if decode.followed is None:
+                have_one, ids = plain.tolist(), result.token_ids.tolist()
+                ends = zip(have_one, results.ends[first:].tolist(), strict=True)
+                tokens = [ids[end - 1] if one else -1 for one, end in ends]
+                decode.followed = _followed(decode, have_one, tokens)
+            plain &= ~decode.members.watched
+            plain[decode.followed] = True
         if plain.all():
-            tokens = result.token_ids[len(result.token_ids) - len(plain) :]
-            self._append_all(decode.members.requests, decode.members.rows, tokens)
+            newest = result.token_ids[len(result.token_ids) - len(plain) :]
+            self._append_all(decode.members.requests, decode.members.rows, newest)
             return
         index = np.flatnonzero(plain)
         self._append_all(
@@ -111,13 +121,21 @@ class ResultIntake:
             decode.members.rows[index],
             result.token_ids[results.ends[first + index] - 1],
         )
-        others = alive & ~plain
-        for i in np.flatnonzero(others).tolist():
+        for i in np.flatnonzero(alive & ~plain).tolist():
             self._take_in_row(decode_row(decode, i), results.row(first + i))
-        if decode.members.watched is not None:
-            others &= ~decode.members.watched
-        if others.any():
-            self._table.unsettle()
+            if not self._is_one_further(decode, i):
+                self._table.unsettle()
+
+    def _is_one_further(self, decode: Decode, i: int) -> bool:
+        """Whether a row of a decode got one token, and the next step may go out as if all had."""
+        members = decode.members
+        request, row = members.requests[i], members.rows[i]
+        guide = request.guide
+        return (
+            request.num_tokens == decode.num_tokens[i]
+            and not self._table.waits[row]
+            and not (guide is not None and guide.void)
+        )
 
     def _append_all(self, requests: Sequence[Request], rows: Rows, tokens: Ints) -> None:
         """One token for each of some requests, which nobody looks at but for how they end."""
@@ -244,3 +262,14 @@ class ResultIntake:
         except Exception as error:  # of a stop matcher: what it has seen cannot be relied on now
             message = f"looking for stop strings failed: {error}"
             return FinishReason("error", message=message, status_code=500)
+
+
+def _followed(decode: Decode, have_one: Sequence[bool], tokens: Sequence[int]) -> list[int]:
+    """Those rows of a decode whose constraint took their token, with nothing more to it. Both
+    sequences are by row: whether it got one token, and its last.
+    """
+    return [
+        i
+        for i, request, guide in decode.members.followed
+        if have_one[i] and guide.follow(tokens[i], request.params.stop_token_ids)
+    ]

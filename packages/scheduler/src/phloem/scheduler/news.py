@@ -46,6 +46,7 @@ class PlainTokens:
                 cached_tokens=request.cached_tokens or 0,
                 retractions=request.retractions,
                 timings=Timings(request.arrived, request.admitted, request.first_token),
+                jump_forward_tokens=0 if request.guide is None else request.guide.jumped,
                 brought=request.brought,
             )
 

@@ -76,6 +76,7 @@ class RequestTable:
         ignores_eos: bool [max_rows].
         watched: bool [max_rows], results need Python for each token (stop strings, logprobs,
             constraints).
+        only_guided: bool [max_rows], that is so for nothing but a constraint.
         priority: int64 [max_rows], the higher, the more urgent.
         shaped: bool [max_rows], batches need Python for the row (penalties, `min_new_tokens`).
         waits: bool [max_rows], not to be scheduled before its step in flight was processed.
@@ -90,6 +91,7 @@ class RequestTable:
         self.end = np.zeros(max_rows, np.int32)
         self.ignores_eos = np.zeros(max_rows, np.bool_)
         self.watched = np.zeros(max_rows, np.bool_)
+        self.only_guided = np.zeros(max_rows, np.bool_)
         self.shaped = np.zeros(max_rows, np.bool_)
         self.waits = np.zeros(max_rows, np.bool_)
         max_len = max(max_len, 0)  # below that in a pool so small that it refuses everybody
@@ -155,12 +157,9 @@ class RequestTable:
         if few:
             self._stop_ids[: len(stop_ids), row] = stop_ids
             self._stop_ids_used = max(self._stop_ids_used, len(stop_ids))
-        self.watched[row] = (
-            not few
-            or request.stop_matcher is not None
-            or request.guide is not None
-            or params.top_logprobs is not None
-        )
+        others = not few or request.stop_matcher is not None or params.top_logprobs is not None
+        self.watched[row] = others or request.guide is not None
+        self.only_guided[row] = self.watched[row] and not others
         self.shaped[row] = params.has_penalties or params.min_new_tokens > 0
         self.waits[row] = False
         self.priority[row] = request.priority

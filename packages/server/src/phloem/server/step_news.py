@@ -37,6 +37,8 @@ def _add_plain(messages: list[TokenNews], part: PlainTokens) -> None:
             request.cached_tokens or 0,
             request.retractions,
         )
+        if request.guide is not None:
+            news.jump_forward_tokens = request.guide.jumped
         if request.brought is not None:
             news.brought = request.brought
         messages.append(news)
