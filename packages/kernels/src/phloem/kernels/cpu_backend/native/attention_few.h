@@ -12,8 +12,8 @@
 
 namespace phloem {
 
-// More queries than this are faster over packed blocks. Without registers of 64 bytes all are.
-constexpr int FEW_QUERIES = PHLOEM_AVX512 ? 4 : 0;
+// More queries than this are faster over packed blocks, and with narrow registers all are.
+constexpr int FEW_QUERIES = native::WIDTH >= 8 ? 4 : 0;
 
 constexpr int ROW_VECTOR = 4 * LANES;  // bytes
 
@@ -50,11 +50,13 @@ inline void key_products(const int32_t* queries, const ByteRows& keys, int units
   }
 }
 
-// Four tokens' bytes of 64 dimensions as quads, one vector of 16 dimensions after the other. Where it
-// is faster the dimensions are in another order, which `in_order` undoes for the sums.
+// Four tokens' bytes of QUADS times 16 dimensions as quads, one vector of 16 dimensions after the other.
+// Where it is faster the dimensions are in another order, which `in_order` undoes for the sums.
 #if PHLOEM_AVX512
 
-inline void load_quads(const int8_t* const rows[4], u8x64 quads[4]) {
+constexpr int QUADS = 4;
+
+inline void load_quads(const int8_t* const rows[4], u8x64 quads[QUADS]) {
   const __mmask64 bytes = -1;  // GCC 12 warns of the forms without a mask
   const __mmask32 pairs = -1;
   __m512i x[4];
@@ -85,14 +87,40 @@ inline void in_order(i32x16 x[4]) {
   x[3] = choose_quarters<ODD>(odd[0], odd[1]);
 }
 
+#elif PHLOEM_AVX2
+
+// For more there are no registers.
+constexpr int QUADS = 2;
+
+inline void load_quads(const int8_t* const rows[4], u8x64 quads[QUADS]) {
+  __m256i x[4];
+  for (int t = 0; t < 4; ++t) x[t] = _mm256_loadu_si256((const __m256i*)rows[t]);
+  const __m256i low[2] = {_mm256_unpacklo_epi8(x[0], x[1]), _mm256_unpacklo_epi8(x[2], x[3])};
+  const __m256i high[2] = {_mm256_unpackhi_epi8(x[0], x[1]), _mm256_unpackhi_epi8(x[2], x[3])};
+  quads[0] = {(native::Bytes)_mm256_unpacklo_epi16(low[0], low[1]),
+              (native::Bytes)_mm256_unpackhi_epi16(low[0], low[1])};
+  quads[1] = {(native::Bytes)_mm256_unpacklo_epi16(high[0], high[1]),
+              (native::Bytes)_mm256_unpackhi_epi16(high[0], high[1])};
+}
+
+// Each register has four dimensions of the first vector, and then four of the second.
+inline void in_order(i32x16 x[QUADS]) {
+  const auto halves = [](native::Ints a, native::Ints b, auto order) {
+    return (native::Ints)_mm256_permute2x128_si256((__m256i)a, (__m256i)b, order.value);
+  };
+  constexpr std::integral_constant<int, 0x20> FIRST;
+  constexpr std::integral_constant<int, 0x31> SECOND;
+  const i32x16 a = x[0], b = x[1];
+  x[0] = {halves(a.low, a.high, FIRST), halves(b.low, b.high, FIRST)};
+  x[1] = {halves(a.low, a.high, SECOND), halves(b.low, b.high, SECOND)};
+}
+
 #else
 
-inline void load_quads(const int8_t* const rows[4], u8x64 quads[4]) {
-  for (int v = 0; v < 4; ++v) {
-    const int8_t* parts[4];
-    for (int t = 0; t < 4; ++t) parts[t] = rows[t] + v * LANES;
-    interleave(parts, reinterpret_cast<int8_t*>(quads + v));
-  }
+constexpr int QUADS = 1;
+
+inline void load_quads(const int8_t* const rows[4], u8x64 quads[QUADS]) {
+  interleave(rows, reinterpret_cast<int8_t*>(quads));
 }
 
 inline void in_order(i32x16*) {}
@@ -102,25 +130,26 @@ inline void in_order(i32x16*) {}
 template <int QUERIES, class Emit>
 inline void value_products(const uint8_t* weights, const ByteRows& values, int vectors, int count,
                            Emit emit) {
-  for (int v = 0; v < vectors; v += 4) {
-    i32x16 sums[QUERIES][4] = {};
+  for (int v = 0; v < vectors; v += QUADS) {
+    i32x16 sums[QUERIES][QUADS] = {};
     for (int t = 0; t < count; t += 4) {
       const int8_t* rows[4];
       for (int i = 0; i < 4; ++i) rows[i] = values.at[t + i] + v * LANES;
-      u8x64 quads[4];
+      u8x64 quads[QUADS];
       load_quads(rows, quads);
 #pragma GCC unroll 4
       for (int q = 0; q < QUERIES; ++q) {
         const int32_t left = load<int32_t>(weights + q * BLOCK + t);
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) sums[q][i] = ValueProduct::add(sums[q][i], left, quads[i]);
+        for (int i = 0; i < QUADS; ++i)
+          sums[q][i] = ValueProduct::add(sums[q][i], left, quads[i]);
       }
     }
 #pragma GCC unroll 4
     for (int q = 0; q < QUERIES; ++q) {
       in_order(sums[q]);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) emit(q, v + i, sums[q][i]);
+      for (int i = 0; i < QUADS; ++i) emit(q, v + i, sums[q][i]);
     }
   }
 }

@@ -27,12 +27,13 @@ struct FloatProduct {
   }
 };
 
-// Signed bytes on the left, unsigned ones on the right: queries and keys + 128.
+// Signed bytes on the left, unsigned ones on the right: queries and keys + 128. Without what + 128
+// adds the sum is native::first_dots less.
 struct KeyProduct {
   using Sum = i32x16;
   using Right = u8x64;
   static Sum add(Sum sum, int32_t left, Right right) {
-    return dot4(sum, right, (u8x64)splat(left));
+    return add_dots(sum, right, (u8x64)splat(left));
   }
 };
 

@@ -215,7 +215,7 @@ class ByteTile {
       std::memcpy(to + d, &bytes, std::min(LANES, 4 * units_ - d));
     }
     scales_[i] = step * (scale * LOG2_E);
-    offsets_[i] = -128 * sum(total);
+    offsets_[i] = native::first_dots(-128 * sum(total))[0];
   }
 
   // `queries`: how many will read the block.
@@ -317,7 +317,7 @@ class ByteTile {
   const int units_, value_vectors_;
   int32_t* const queries_;  // four bytes each
   float* const scales_;
-  int32_t* const offsets_;  // what + 128 in the keys adds to a product, negated
+  int32_t* const offsets_;  // what products of keys + 128 have to start from
   float* const scores_;
   uint8_t* const weights_;
   f32x16* const keys_;

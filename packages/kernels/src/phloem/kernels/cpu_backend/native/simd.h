@@ -63,6 +63,15 @@ PHLOEM_IN_HALVES(to_int)
 PHLOEM_IN_HALVES(widen)
 #undef PHLOEM_IN_HALVES
 
+// See native::weights.
+inline native::Ints add_dots(native::Ints dots, native::Bytes kept, native::Bytes x) {
+  return native::add_dots(dots, native::weights(kept), x);
+}
+template <class H, class G>
+inline Twice<H> add_dots(Twice<H> dots, Twice<G> kept, Twice<G> x) {
+  return {add_dots(dots.low, kept.low, x.low), add_dots(dots.high, kept.high, x.high)};
+}
+
 inline i32x16 splat(int32_t x) { return i32x16{} + x; }
 inline f32x16 splat(float x) {
 #if PHLOEM_AVX512
