@@ -23,12 +23,20 @@ def report(tmp_path):
 
 def test_the_report_names_everything_that_a_bug_report_needs(report):
     names = [name for name, _ in doctor.lines(report)]
-    assert "phloem-scheduler" in names
+    assert {"phloem-scheduler", "phloem-grammar"} <= set(names)
     assert {"python", "torch", "cpu", "memory", "gpu", "kernels: torch"} <= set(names)
     assert report.libraries["torch"]
     assert report.cpu.usable_cores >= 1
     assert 0 < report.available_bytes <= report.memory_bytes
     assert report.problems == ()
+
+
+def test_the_libraries_for_constraints_are_usable_or_come_with_their_cure(report):
+    found = dataclasses.replace(report, grammar_libraries={"xgrammar": "1.2", "llguidance": None})
+    values = dict(doctor.lines(found))
+    assert values["constraints: fsm"] == "usable"
+    assert values["constraints: xgrammar"] == "usable (1.2)"
+    assert "pip install 'phloem-server[grammar]'" in values["constraints: llguidance"]
 
 
 def test_the_default_model_is_shown_with_its_folder(report, model_folder, tmp_path):

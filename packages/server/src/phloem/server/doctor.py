@@ -19,8 +19,18 @@ import psutil
 from phloem.kernels import automatic_backend, available_backends
 from phloem.model_runner.sources import default_cache_dir, resolve_model
 
-COMPONENTS = ("radix-cache", "kernels", "mem-pool", "scheduler", "model-runner", "server")
+COMPONENTS = (
+    "radix-cache",
+    "kernels",
+    "mem-pool",
+    "scheduler",
+    "grammar",
+    "model-runner",
+    "server",
+)
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "gguf", "huggingface_hub")
+GRAMMAR_LIBRARIES = ("xgrammar", "llguidance")
+"""Not needed: with them more constraints are supported."""
 CPU_FEATURES = {
     "x86_64": ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
     "aarch64": ("asimd", "asimddp", "i8mm", "bf16", "sve"),
@@ -67,6 +77,7 @@ class Report:
     platform: str
     components: Mapping[str, str | None]
     libraries: Mapping[str, str | None]
+    grammar_libraries: Mapping[str, str | None]
     cpu: Cpu
     memory_bytes: int
     available_bytes: int
@@ -90,6 +101,7 @@ def examine(cache_dir: str | Path | None = None) -> Report:
         platform=platform.platform(),
         components=components,
         libraries=libraries,
+        grammar_libraries={name: _version(name) for name in GRAMMAR_LIBRARIES},
         cpu=_cpu(),
         memory_bytes=memory.total,
         available_bytes=memory.available,
@@ -117,6 +129,10 @@ def lines(report: Report) -> Iterator[tuple[str, str]]:
         state = "usable" if backend.usable else "not usable"
         yield f"kernels: {backend.name}", f"{state} ({backend.reason})"
     yield "kernels: auto", report.automatic_backend
+    yield "constraints: fsm", "usable"
+    for name, version in report.grammar_libraries.items():
+        advice = "not usable (not installed: pip install 'phloem-server[grammar]')"
+        yield f"constraints: {name}", f"usable ({version})" if version else advice
     yield f"model {report.model.name}", report.model.found
     yield "model cache", report.model.cache_dir
 

@@ -70,8 +70,9 @@ inline V kept(V v) {
 // in memory.
 inline native::Bytes quad_in_turn(const int8_t* four) {
 #if PHLOEM_AVX2
+  typedef int32_t Four __attribute__((may_alias));
   native::Bytes quad;
-  asm volatile("vpbroadcastd %1, %0" : "=x"(quad) : "m"(*reinterpret_cast<const int32_t*>(four)));
+  asm volatile("vpbroadcastd %1, %0" : "=x"(quad) : "m"(*reinterpret_cast<const Four*>(four)));
   return quad;
 #else
   return kept(native::splat4(four));
