@@ -212,6 +212,7 @@ def test_a_sweep_tells_where_each_token_ends_and_where_others_leave(pattern):
     for state in range(min(dfa.states, 6)):
         everything = (
             NarrowTrie(trie, dfa.alphabet).sweep(dfa, state, None),
+            NarrowTrie(trie, bytes(range(256))).sweep(dfa, state, None),
             trie._sweep_alive(dfa, state, (0,)),
             trie._sweep_few(dfa, state, (0,)),
         )
@@ -276,10 +277,29 @@ def test_exits_by_other_bytes_than_those_asked_for_are_left_out(pattern, leaving
         every, some = trie._sweep_alive(dfa, state, (0,)), trie.sweep(dfa, state, (0,), leaving)
         assert sorted(some.tokens) == sorted(every.tokens)
         assert set(_exits(some)) == {exit for exit in _exits(every) if exit[2] in leaving}
-        narrow = NarrowTrie(trie, dfa.alphabet).sweep(dfa, state, leaving)
-        assert dict(zip(narrow.tokens, narrow.ends)) == dict(zip(every.tokens, every.ends))
-        assert narrow.end_states == every.end_states
-        assert set(_exits(narrow)) == set(_exits(some))
+        for alphabet in (dfa.alphabet, bytes(range(256))):
+            narrow = NarrowTrie(trie, alphabet).sweep(dfa, state, leaving)
+            assert dict(zip(narrow.tokens, narrow.ends)) == dict(zip(every.tokens, every.ends))
+            assert narrow.end_states == every.end_states
+            assert set(_exits(narrow)) == set(_exits(some))
+
+
+def test_parts_that_bytes_lead_to_are_kept_while_they_are_used():
+    trie = TokenTrie([bytes((a, b)) for a in range(256) for b in range(64)])
+    made = []
+
+    def sweep(pattern):
+        before = dict(trie._narrow)
+        trie.sweep(parse(pattern), 0)
+        made.extend(key for key in trie._narrow if key not in before)
+
+    for i in range(30):  # all but one byte: one part for all of them
+        sweep(f"[^{chr(ord('a') + i % 15)}]+")
+        sweep("[0-9A-Z]+")  # used all the time
+        sweep(f"[!-{chr(ord('B') + i % 15)}]+")  # each displaces one that was used long before
+    assert len([key for key in made if len(key) == 256]) == 1
+    assert made.count(bytes(sorted(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"))) == 1
+    assert len(trie._narrow) == 8
 
 
 def _exits(sweep):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from constraint_support import IDS, MergingTokenizer, WordsMatcher
 
 from phloem.scheduler import PauseMode, Status
 
@@ -39,6 +40,37 @@ def test_in_place_goes_on_where_it_was(harness, output_alone, overlap, never_end
     for rid, prompt in (("a", PROMPT), ("b", OTHER), ("c", PROMPT)):
         assert h.run()[rid].token_ids == output_alone(prompt, 20, never_ends)
         assert h.outputs[rid].last.retractions == 0
+
+
+WORDS = ("abbacdfab" * 3 + "e", "abbacdfab" * 3 + "f", "fff")
+
+
+def weighed(history):
+    """Some token that depends on the whole history, unless a mask leaves none but letters."""
+    return {int(history.sum() * 7 + len(history)) % 40 + 1: 1.0, IDS[b"a"]: 0.5}
+
+
+@pytest.mark.parametrize("jump", [False, True])
+def test_in_place_at_any_step_changes_nothing_beside_a_constraint(harness, overlap, jump):
+    def outputs(pause_at):
+        h = harness(
+            overlap=overlap,
+            script=weighed,
+            tokenizer=MergingTokenizer(),
+            enable_jump_forward=jump,
+        )
+        h.add("constrained", [40, 41, 42], max_new_tokens=60, matcher=WordsMatcher(WORDS))
+        h.add("plain", [30, 31, 32], max_new_tokens=60, ignore_eos=True)
+        while not h.loop.idle:
+            if h.steps == pause_at:
+                rest(h, PauseMode.IN_PLACE)
+                h.scheduler.resume()
+            h.step()
+        return {rid: out.token_ids for rid, out in h.outputs.items()}
+
+    expected = outputs(None)
+    for step in range(1, 40):
+        assert outputs(step) == expected, step
 
 
 def test_retract_gives_the_memory_back_and_starts_over_in_order(

@@ -1,7 +1,7 @@
 """The part of a vocabulary's prefix tree that some bytes alone lead to, and sweeps of that part.
 
 A pattern of digits, say, or the blanks of an indentation meet a small share of all tokens, always
-the same one: it is cut out once, for all automata over these bytes.
+the same one: it is cut out once, for all automata over these bytes, or over some of them.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class TokenTrie:
 
         Exits by other bytes than `leaving` are not told; None: all are.
         """
-        narrow = self._narrow.get(dfa.alphabet) if tuple(nodes) == (0,) else None
+        narrow = self._part_of(dfa.alphabet) if tuple(nodes) == (0,) else None
         if narrow is None:
             alive, most = self._alive(dfa, state, nodes), len(self.labels)
         else:
@@ -119,11 +119,21 @@ class TokenTrie:
                     alive += self._sizes[child]
         return alive
 
+    def _part_of(self, alphabet: bytes) -> NarrowTrie | None:
+        """The part that was cut out for these bytes and maybe others, if one was."""
+        within = _within(alphabet)
+        if within not in self._narrow:
+            return None
+        # The parts used last are the last ones.
+        narrow = self._narrow[within] = self._narrow.pop(within)
+        return narrow
+
     def _cut_out(self, alphabet: bytes) -> NarrowTrie:
-        """The part that some bytes lead to; few are kept."""
+        """The part that some bytes lead to; few are kept, those used last."""
         if len(self._narrow) >= _MOST_NARROW:
             del self._narrow[next(iter(self._narrow))]
-        narrow = self._narrow[alphabet] = NarrowTrie(self, alphabet)
+        within = _within(alphabet)
+        narrow = self._narrow[within] = NarrowTrie(self, within)
         return narrow
 
     def _sweep_few(self, dfa: Dfa, state: int, nodes: Sequence[int]) -> Sweep:
@@ -190,3 +200,10 @@ class TokenTrie:
 
 _FEW = 256
 _MOST_NARROW = 8
+_ALL_BYTES = bytes(range(256))
+_NARROW_ALPHABET = 128
+"""Of more bytes: these lead to most of a vocabulary, and one part serves all that do."""
+
+
+def _within(alphabet: bytes) -> bytes:
+    return alphabet if len(alphabet) <= _NARROW_ALPHABET else _ALL_BYTES

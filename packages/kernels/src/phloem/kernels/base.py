@@ -223,7 +223,7 @@ class KVCache(Protocol):
     """K and V of every layer (`phloem.mem_pool.kv.KVPool` is one)."""
 
     def layer(self, index: int, /) -> KVLayer:
-        """One layer, asked for in each step before it is used."""
+        """One layer, the same object as long as the cache is there: who asked may keep it."""
         ...
 
 

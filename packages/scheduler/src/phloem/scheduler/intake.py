@@ -98,6 +98,7 @@ class ResultIntake:
         if batch.decode is None:
             return
         first, decode = len(batch.chunks), batch.decode
+        decode.members.newest = None  # what was kept is of the step before
         alive = ~ended[first:]
         plain = alive & (result.counts[first:] == 1)
         for i in result.row_errors:

@@ -306,7 +306,7 @@ class Scheduler:
         # From before the admissions: what is prefilled in this step does not decode in it.
         held = table.held
         chunks = self._prefill.plan(self._waiting, self._active)
-        if self.config.priority_preemption_threshold is not None:
+        if chunks and self.config.priority_preemption_threshold is not None:
             # Somebody may have given way, and somebody else have the row now.
             held = table.held[~np.isin(table.held, [row.lease.row for row in chunks])]
         decode: Decode | None = None

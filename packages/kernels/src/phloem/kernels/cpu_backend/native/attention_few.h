@@ -50,8 +50,9 @@ inline void key_products(const int32_t* queries, const ByteRows& keys, int units
   }
 }
 
-// Four tokens' bytes of QUADS times 16 dimensions as quads, one vector of 16 dimensions after the other.
-// Where it is faster the dimensions are in another order, which `in_order` undoes for the sums.
+// Four tokens' bytes of QUADS times 16 dimensions as quads, one vector of 16 dimensions after the
+// other. Where it is faster the dimensions are in another order, which `in_order` undoes for the
+// sums.
 #if PHLOEM_AVX512
 
 constexpr int QUADS = 4;

@@ -221,8 +221,8 @@ inline Ints add_dots(Ints dots, Weights w, Bytes x) { return dot4(dots, w, x); }
 
 #endif
 
-// Sums of products of half bytes (0 to 15) with signed bytes, of at most 16 products in each lane's
-// four; `total` is what dot4 would have made of them.
+// Sums of products of half bytes (0 to 15) with signed bytes (-127 to 127), eight times a lane's
+// four: two products each time for 16 bits, which hold them. `total` is what dot4 would have made.
 #if PHLOEM_AVX2
 
 using NibbleSums = Shorts;
