@@ -1,9 +1,9 @@
 """Operations on many leases at once do what the same operations do one lease after the other."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lease_support import marks, rows_of
 
 from phloem.mem_pool import CacheManager, OwnershipError, PageAllocator, RowTable
 from phloem.radix_cache import RadixCache
@@ -22,14 +22,6 @@ def computed(cache, length, token=1):
     assert cache.extend(lease, length - lease.allocated)
     cache.commit(lease, length - lease.committed)
     return lease
-
-
-def rows_of(leases):
-    return np.array([lease.row for lease in leases], np.intp)
-
-
-def marks(lease):
-    return lease.protected, lease.committed, lease.allocated
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,9 +1,9 @@
 """Leases that get on together do what `extend_rows` and `commit_rows` do, and nobody can tell."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lease_support import marks, rows_of
 
 from phloem.mem_pool import CacheManager, OwnershipError, PageAllocator, RowTable
 from phloem.mem_pool.tiers import DeviceOnly
@@ -38,14 +38,6 @@ def computed(cache, length, token):
         return lease
     cache.commit(lease, length - lease.committed)
     return lease
-
-
-def rows_of(leases):
-    return np.array([lease.row for lease in leases], np.intp)
-
-
-def marks(lease):
-    return lease.protected, lease.committed, lease.allocated
 
 
 def running(cache, lengths):
