@@ -239,6 +239,7 @@ class _TimedLibrary:
     def __init__(self, library: Library, clock: _Clock) -> None:
         self._library = library
         self._clock = clock
+        self.isa = library.isa
 
     def function(self, name: str, *argtypes: Any, restype: Any = None) -> Callable[..., Any]:
         native, clock = self._library.function(name, *argtypes, restype=restype), self._clock
