@@ -121,7 +121,7 @@ MALFORMED = [
     ({"dependencies": {"a": [1]}}, "/dependencies"),
     ({"$ref": 7}, "$ref"),
     ({"const": float("nan")}, "not a JSON number"),
-    ({"const": object()}, "not a JSON value"),
+    ({"const": ...}, "not a JSON value"),
     ("type", "not a schema"),
     ([], "not a schema"),
 ]
