@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from starlette.requests import Request
 
-from phloem.server.http.body import MOST_FIELDS, check_sizes, checked, read_json
+from phloem.server.bodies.decoding import MOST_FIELDS, BadBody, check_sizes
+from phloem.server.http.body import checked, read_json
 from phloem.server.http.chat_protocol import UNSUPPORTED_IN_CHAT, ChatRequest
 from phloem.server.http.errors import ApiError, refusing
 from phloem.server.http.protocol import (
@@ -153,13 +154,13 @@ def test_only_the_beginning_of_a_malformed_body_is_searched_for_halves_of_charac
 @pytest.mark.parametrize("value", [[1] * 11, {str(i): 1 for i in range(11)}])
 def test_fields_with_too_many_entries_are_refused_by_their_length_alone(value):
     check_sizes({"stop_token_ids": value}, 11)
-    with pytest.raises(ApiError, match="stop_token_ids has 11 entries and may have 10") as caught:
+    with pytest.raises(BadBody, match="stop_token_ids has 11 entries and may have 10") as caught:
         check_sizes({"a": 1, "stop_token_ids": value}, 10)
     assert caught.value.param == "stop_token_ids"
 
 
 def test_so_are_too_many_fields():
-    with pytest.raises(ApiError, match=f"{MOST_FIELDS + 1} fields"):
+    with pytest.raises(BadBody, match=f"{MOST_FIELDS + 1} fields"):
         check_sizes({str(i): 1 for i in range(MOST_FIELDS + 1)}, 10)
 
 

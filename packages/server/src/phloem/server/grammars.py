@@ -18,6 +18,7 @@ from phloem.grammar.registry import create_backend
 from phloem.grammar.service import CompiledConstraint as Compiled
 from phloem.grammar.service import GrammarLoader
 from phloem.grammar.vocabulary import Vocabulary
+from phloem.grammar.warm_up import warm_up
 from phloem.server.maybe_thinking import MaybeThinking
 from phloem.server.messages import CompiledConstraint, ConstraintUse, Load
 from phloem.server.thinking_budget import ThinkingBudget
@@ -62,10 +63,13 @@ class Grammars:
         with self._lock:
             if self._vocabulary is None:
                 vocabulary = self._vocabulary = self._thread.submit(self._make_vocabulary)
-                self._loader = self._thread.submit(
-                    lambda: GrammarLoader(create_backend(self._backend, vocabulary.result()))
-                )
+                self._loader = self._thread.submit(lambda: self._make_loader(vocabulary.result()))
             return self._vocabulary
+
+    def _make_loader(self, vocabulary: Vocabulary) -> GrammarLoader:
+        backend = create_backend(self._backend, vocabulary)
+        warm_up(backend, vocabulary)
+        return GrammarLoader(backend)
 
     def load(self, compiled: Load) -> Future[Grammar]:
         """Begin to load a compiled constraint, in a thread, since that may have to load a library

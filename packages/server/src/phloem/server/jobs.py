@@ -158,5 +158,9 @@ def _one_params(given: Params, whitespace: Whitespace, constraint: Constraint | 
     n = fields.pop("n", 1)
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_N:
         raise ValueError(f"n is {n!r}: give an integer from 1 to {MAX_N}")
-    taken = take_constraint(fields, whitespace, constraint)
+    # Of a large body, the reader has made it.
+    made = {n: value for n, value in fields.items() if isinstance(value, ConstraintRequest)}
+    for name in made:
+        del fields[name]
+    taken = take_constraint(fields, whitespace, constraint) or next(iter(made.values()), None)
     return SamplingParams.from_dict(fields), n, taken

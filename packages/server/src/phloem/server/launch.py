@@ -100,6 +100,8 @@ async def launched(
         )
         with _children(config, loop, died) as pids:
             tokenizer = Tokenizer.from_folder(model.tokenizer_folder)
+            # Found out now, while the others start, and not while streams would wait for it.
+            _ = tokenizer.least_tokens
             first: asyncio.Future[Incoming] = loop.create_future()
             inbox.listen(loop, first.set_result)
             ready = await _ready(first, died)

@@ -23,6 +23,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from phloem.server.background import SERVING
+from phloem.server.bodies.reader import BodyReader
 from phloem.server.crash_dump import CrashDumps
 from phloem.server.garbage import settle
 from phloem.server.guarded_server import Guard, GuardedServer
@@ -139,7 +140,10 @@ class _Serving:
         return status
 
     async def _serve_engine(self, engine: RunningEngine) -> int:
-        app = self._app(engine)
+        async with BodyReader() as bodies:
+            return await self._serve_app(engine, self._app(engine, bodies))
+
+    async def _serve_app(self, engine: RunningEngine, app: ASGIApp) -> int:
         async with self._grpc_server(app) as self._grpc:
             server = self._server(app)
             engine.died.add_done_callback(lambda _: _let_end(server))
@@ -168,7 +172,7 @@ class _Serving:
             None if folder is None else Path(folder), self._http.crash_dump_text, about
         )
 
-    def _app(self, engine: RunningEngine) -> ASGIApp:
+    def _app(self, engine: RunningEngine, bodies: BodyReader) -> ASGIApp:
         return create_app(
             engine.manager,
             served_model_name=self._name,
@@ -185,6 +189,7 @@ class _Serving:
             responses=ResponseStore(
                 self._http.max_stored_responses, self._http.max_stored_response_bytes
             ),
+            bodies=bodies,
         )
 
     @asynccontextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from phloem.server.bodies.reader import BodyReader
 from phloem.server.frontend import Frontend
 from phloem.server.http.anthropic.protocol import CountRequest, MessagesRequest
 from phloem.server.http.anthropic.routes import add_messages
@@ -68,6 +69,7 @@ def create_app(
     observation: Observation | None = None,
     connections: ConnectionCounts | None = None,
     responses: ResponseStore | None = None,
+    bodies: BodyReader | None = None,
 ) -> FastAPI:
     """The server's app.
 
@@ -85,6 +87,7 @@ def create_app(
         observation: who hears of each request, beside the metrics; None: nobody.
         connections: of the server, for the metrics.
         responses: keeps those that clients may come back to; None: one of the default size.
+        bodies: reads large bodies while streams go on; None: they wait meanwhile.
     """
     app = FastAPI(title="Phloem", version=version())
     chat = chat or ChatOptions()
@@ -108,10 +111,13 @@ def create_app(
         None if strict_fields else UnknownFields(),
         chat=ChatSetup.of(chat, frontend.tokenizer),
         responses=responses or ResponseStore(),
+        bodies=bodies,
     )
     info = {"version": version(), "options": dict(options or {})}
     app.include_router(
-        operation_router(frontend, metrics, served_model_name, info, health_timeout, max_body_bytes)
+        operation_router(
+            frontend, metrics, served_model_name, info, health_timeout, max_body_bytes, bodies
+        )
     )
     for add in ADDERS:
         add(app, service)

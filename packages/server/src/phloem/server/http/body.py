@@ -1,4 +1,4 @@
-"""Request bodies: read within a limit, decoded, and checked against what an endpoint takes.
+"""Request bodies: read within a limit, and checked against what an endpoint takes.
 
 A field that is known but cannot be honoured is refused by its name, and so is one that the endpoint
 does not know, or it is told of: nothing that a client asks for is silently left out.
@@ -16,6 +16,9 @@ import msgspec
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from phloem.server.bodies.decoding import BadBody
+from phloem.server.bodies.reader import BodyReader, read_here
+from phloem.server.bodies.worker import Task
 from phloem.server.http.errors import ApiError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -24,27 +27,16 @@ _LONGEST_NAME = 64
 """Characters that are quoted of a parameter's name, and compared with those that are known."""
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"missing required field `(\w+)`")
-_ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
-)
-"""One escape in JSON; of a surrogate pair, its beginning."""
-_SEARCHED = 16 << 10
-"""Bytes of a malformed body in which halves of characters are looked for."""
-_ESCAPED_PAIR = 12
-"""Bytes of a surrogate pair."""
 
-MOST_FIELDS = 256
-"""In one request, the unknown ones included."""
 MOST_ENTRIES = 8192
 """In a field, unless the context is longer or the endpoint says otherwise."""
 
 
-async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
-    """The JSON object that a request carries.
+async def read_body(request: Request, max_bytes: int) -> bytearray:
+    """The bytes that a request carries.
 
     Raises:
-        ApiError: it is too large (413) or no JSON object (400).
+        ApiError: there are too many (413), or not all came.
     """
     body = bytearray()
     try:
@@ -58,52 +50,31 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
                 )
     except ClientDisconnect as error:
         raise ApiError("the client left before its request was complete", 499) from error
-    return _decoded(bytes(body))
+    return body
 
 
-def _decoded(body: bytes) -> dict[str, Any]:
-    try:
-        content = msgspec.json.decode(body)
-    except (ValueError, RecursionError) as error:
-        what = _lone_surrogate(body) or str(error)
-        raise ApiError(f"the body cannot be read as JSON: {what}", code="invalid_json") from error
-    if not isinstance(content, dict):
-        raise ApiError("the body is JSON, but no object: send an object", code="invalid_json")
-    return content
-
-
-def _lone_surrogate(body: bytes) -> str | None:
-    """What is wrong with the first escape that is half a character, of which the decoder says other
-    things; None: there is none.
-    """
-    for escape in _ESCAPE.finditer(body[: _SEARCHED + _ESCAPED_PAIR]):
-        # The last one may be cut.
-        if escape["lone"] and escape.start() < _SEARCHED:
-            return (
-                f"the escape {escape[0].decode()} at byte {escape.start()} is half of a surrogate "
-                "pair, which is no character: give both halves or leave it out"
-            )
-    return None
-
-
-def check_sizes(content: Mapping[str, Any], most: int) -> None:
-    """Refuse what has more fields, or more entries in one, than any use has: by its length alone,
-    before the work that each entry is.
+async def content_of(body: bytearray, bodies: BodyReader | None, task: Task) -> dict[str, Any]:
+    """What a body holds; read here where there are no `bodies`.
 
     Raises:
-        ApiError: naming the field.
+        ApiError: it cannot be taken.
     """
-    if len(content) > MOST_FIELDS:
-        raise ApiError(
-            f"the request has {len(content)} fields and may have {MOST_FIELDS}: leave some out"
-        )
-    for name, value in content.items():
-        if isinstance(value, list | dict) and len(value) > most:
-            name = name[:_LONGEST_NAME]
-            raise ApiError(
-                f"{name} has {len(value)} entries and may have {most} here: send fewer at once",
-                param=name,
-            )
+    try:
+        return read_here(body, task) if bodies is None else await bodies.read(body, task)
+    except BadBody as error:
+        raise ApiError(str(error), param=error.param, code=error.code) from error
+
+
+async def read_json(
+    request: Request, max_bytes: int, bodies: BodyReader | None = None
+) -> dict[str, Any]:
+    """The JSON object that a request carries, which asks for no generation.
+
+    Raises:
+        ApiError: it is too large (413) or no JSON object (400).
+    """
+    body = await read_body(request, max_bytes)
+    return await content_of(body, bodies, Task(MOST_ENTRIES, constrained=False))
 
 
 def checked(

@@ -7,11 +7,11 @@ enforced is a 400 with the field's name, streamed or not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from phloem.grammar.constraint import Whitespace
+from phloem.server.bodies.decoding import is_large
 from phloem.server.concurrency import all_of
 from phloem.server.constraints import ALIASES, BUNDLE, FIELDS, ConstraintRequest, constraint_of
 from phloem.server.frontend import ConstraintCompiler, GenerationRequest
@@ -27,39 +27,25 @@ MOST_AT_ONCE = 8
 """Constraints of one request that are compiled at once: others have their turn in between."""
 
 
-_LARGE = 20_000
-"""From so many characters and items on, reading a constraint is felt by streams."""
-
-
 async def asked_constraint(
     request: ConstraintFields, whitespace: Whitespace
 ) -> ConstraintRequest | None:
-    """The constraint in a request's fields; a large one is read in a thread.
+    """The constraint in a request's fields, if `phloem.server.bodies` has not made it already; a
+    large one is read in a thread.
 
     Raises:
         ApiError: there are two, or it is malformed.
     """
     fields = {name: getattr(request, name) for name in NAMES}
+    for value in fields.values():
+        if isinstance(value, ConstraintRequest):
+            return value
     with refusing():
         if is_large(fields):
             return await asyncio.to_thread(
                 constraint_of, fields, request.grammar_options, whitespace
             )
         return constraint_of(fields, request.grammar_options, whitespace)
-
-
-def is_large(given: Any) -> bool:
-    """Whether a value from JSON is so large that it is read in a thread, which is quickly seen."""
-    left, rest = _LARGE, [given]
-    while rest and left >= 0:
-        value = rest.pop()
-        if isinstance(value, str | Sequence | Mapping):
-            left -= len(value)
-        if isinstance(value, Mapping) and left >= 0:
-            rest += [*value, *value.values()]
-        elif isinstance(value, list | tuple) and left >= 0:
-            rest += value
-    return left < 0
 
 
 async def with_constraints(

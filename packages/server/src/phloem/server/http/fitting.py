@@ -13,6 +13,11 @@ from phloem.server.tokenizer import Tokenizer
 _CHARACTERS_PER_TOKEN = 64
 """Text beyond this much for each token that fits is first looked at in part: prose has about 4."""
 
+_LOOKED_AT = 1 << 20
+"""Characters whose bytes are counted without a break for other threads."""
+_TOKENIZED = 1 << 15
+"""Characters that are tokenized before it is asked whether there are too many already."""
+
 
 def check_fits(
     tokenizer: Tokenizer, limits: Limits, text: str, param: str, add_special_tokens: bool = True
@@ -39,11 +44,21 @@ def _least_tokens(tokenizer: Tokenizer, fitting: int, text: str, special: bool) 
     if 4 * len(text) <= fitting:
         return 0
     if tokenizer.least_tokens is not None:
-        least = tokenizer.least_tokens(text)
+        least = 0
+        for begin in range(0, len(text), _LOOKED_AT):
+            # Each part's count is rounded up, and so is the whole's.
+            least += tokenizer.least_tokens(text[begin : begin + _LOOKED_AT]) - (begin > 0)
         if least > fitting:
             return least
-    if len(text) <= _CHARACTERS_PER_TOKEN * fitting:
+    looked_at = _CHARACTERS_PER_TOKEN * fitting
+    if len(text) <= looked_at:
         return 0
-    # The cut may split words, and so make more tokens of a part than it has in the whole: half of
+    # A cut may split words, and so make more tokens of a part than it has in the whole: half of
     # them is a count that stands.
-    return len(tokenizer.encode(text[: _CHARACTERS_PER_TOKEN * fitting], special)) // 2
+    counted = 0
+    for begin in range(0, looked_at, _TOKENIZED):
+        part = text[begin : min(begin + _TOKENIZED, looked_at)]
+        counted += len(tokenizer.encode(part, special and not begin))
+        if counted // 2 > fitting:
+            break
+    return counted // 2

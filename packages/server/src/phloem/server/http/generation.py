@@ -7,8 +7,8 @@ answer goes out, whole or as an event stream. What an answer looks like is its `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -54,6 +54,11 @@ class Form(Protocol):
 
 Spend = Callable[[int], object]
 """Is told of new tokens of an output, which somebody pays for."""
+
+_STARTING = 150
+"""What it takes to start a sequence, in tokens of its prompt."""
+_MOST_WORK = 20_000
+"""So much is started before streams have their turn."""
 
 
 class Answer(Response):
@@ -109,7 +114,7 @@ class Generation:
         self, requests: Sequence[GenerationRequest], prompt: str, spend: Spend
     ) -> list[TextNews]:
         """All news of each sequence, joined, when all have ended."""
-        with self._started(requests, prompt, spend) as sequences:
+        async with self._started(requests, prompt, spend) as sequences:
             outputs: list[TextNews] = [None] * len(sequences)  # type: ignore[list-item]
 
             async def collect(index: int, sequence: _Sequence) -> None:
@@ -132,7 +137,7 @@ class Generation:
         """
         told = False
         """Whether some sequence's first news have given the headers."""
-        with self._started(requests, prompt, spend) as sequences:
+        async with self._started(requests, prompt, spend) as sequences:
 
             async def pass_on(index: int, sequence: _Sequence) -> None:
                 nonlocal told
@@ -155,14 +160,19 @@ class Generation:
                 return
         await events.end(form.tail())
 
-    @contextmanager
-    def _started(
+    @asynccontextmanager
+    async def _started(
         self, requests: Sequence[GenerationRequest], prompt: str, spend: Spend
-    ) -> Iterator[list[_Sequence]]:
+    ) -> AsyncIterator[list[_Sequence]]:
         """All of them or none; those that have not ended are aborted at the end."""
         sequences: list[_Sequence] = []
+        work = 0
         try:
             for request in requests:
+                work += _STARTING + len(request.prompt_ids)
+                if work > _MOST_WORK:
+                    work = 0
+                    await asyncio.sleep(0)
                 began = self.recent.now()
                 with refusing(prompt=prompt):
                     stream = self._frontend.start(request)

@@ -10,8 +10,8 @@ import msgspec
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
+from phloem.server.bodies.decoding import is_large
 from phloem.server.frontend import Frontend
-from phloem.server.http.constraints import is_large
 from phloem.server.http.describe import body_of
 from phloem.server.http.errors import ApiError, raise_if_failed, refusing
 from phloem.server.http.fitting import check_fits

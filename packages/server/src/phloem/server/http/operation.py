@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from phloem.scheduler import checked_seconds
+from phloem.server.bodies.reader import BodyReader
 from phloem.server.frontend import EVERYBODY, Frontend, ServiceUnavailable
 from phloem.server.http.auth import admin_wanted
 from phloem.server.http.body import checked, read_json
@@ -58,14 +59,15 @@ def operation_router(
     info: Mapping[str, Any],
     health_timeout: float,
     max_body_bytes: int,
+    bodies: BodyReader | None = None,
 ) -> APIRouter:
     """The routes, over what they report of."""
     router = APIRouter()
     add_health(router, frontend, health_timeout)
     _add_models(router, frontend, model)
     _add_reports(router, frontend, metrics, {"model": model, **info}, health_timeout)
-    _add_control(router, frontend, max_body_bytes)
-    _add_cache_control(router, frontend, max_body_bytes)
+    _add_control(router, frontend, max_body_bytes, bodies)
+    _add_cache_control(router, frontend, max_body_bytes, bodies)
     return router
 
 
@@ -118,7 +120,9 @@ def _add_reports(
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-def _add_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> None:
+def _add_control(
+    router: APIRouter, frontend: Frontend, max_body_bytes: int, bodies: BodyReader | None
+) -> None:
     """The routes for who ends requests, or holds them still."""
 
     @router.post("/abort_request", openapi_extra=body_of(AbortRequest))
@@ -126,7 +130,7 @@ def _add_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> 
         """End one sequence or one answer by its id; one that has ended is no error, nor is one of
         another key, which goes on. The admin key may end those of all, and all at once.
         """
-        given = checked(await read_json(request, max_body_bytes), AbortRequest, {}, ())
+        given = checked(await read_json(request, max_body_bytes, bodies), AbortRequest, {}, ())
         if (given.rid is None) == (not given.abort_all):
             raise ApiError("give either rid or abort_all: true", param="rid")
         caller = caller_of(request)
@@ -139,7 +143,7 @@ def _add_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> 
     @router.post("/pause_generation", openapi_extra=body_of(PauseRequest))
     async def pause_generation(request: Request) -> Response:
         """Hold all sequences still; those that are there end, give their memory back, or stay."""
-        given = checked(await read_json(request, max_body_bytes), PauseRequest, {}, ())
+        given = checked(await read_json(request, max_body_bytes, bodies), PauseRequest, {}, ())
         with refusing("mode"):
             await frontend.pause(given.mode)
         return json_response({"paused": given.mode})
@@ -151,7 +155,9 @@ def _add_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> 
         return json_response({"paused": None})
 
 
-def _add_cache_control(router: APIRouter, frontend: Frontend, max_body_bytes: int) -> None:
+def _add_cache_control(
+    router: APIRouter, frontend: Frontend, max_body_bytes: int, bodies: BodyReader | None
+) -> None:
     """The routes for who changes the weights, or measures without a cache."""
 
     @router.post("/flush_cache")
@@ -165,7 +171,9 @@ def _add_cache_control(router: APIRouter, frontend: Frontend, max_body_bytes: in
     @router.post("/update_weight_version", openapi_extra=body_of(WeightVersionRequest))
     async def update_weight_version(request: Request) -> Response:
         """Say that the weights have changed: what was cached under others is used no more."""
-        given = checked(await read_json(request, max_body_bytes), WeightVersionRequest, {}, ())
+        given = checked(
+            await read_json(request, max_body_bytes, bodies), WeightVersionRequest, {}, ()
+        )
         _check_version(given.new_version)
         await frontend.set_weight_version(given.new_version)
         return json_response({"weight_version": given.new_version})

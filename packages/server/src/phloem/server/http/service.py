@@ -11,8 +11,10 @@ import msgspec
 from fastapi import Request
 from starlette.types import Scope, Send
 
+from phloem.server.bodies.reader import BodyReader
+from phloem.server.bodies.worker import Task
 from phloem.server.frontend import Frontend
-from phloem.server.http.body import MOST_ENTRIES, check_sizes, checked, read_json
+from phloem.server.http.body import MOST_ENTRIES, checked, content_of, read_body
 from phloem.server.http.chat_setup import NO_NOTATION, ChatSetup
 from phloem.server.http.constraints import with_constraints
 from phloem.server.http.generation import Answer, Generation
@@ -20,6 +22,7 @@ from phloem.server.http.limits import Limiter
 from phloem.server.http.logprobs import TokenNames
 from phloem.server.http.metrics import Metrics
 from phloem.server.http.prepare import Prepared
+from phloem.server.http.protocol import ConstraintFields, GenerateRequest
 from phloem.server.http.responses.store import ResponseStore
 from phloem.server.http.sse import EventStream
 from phloem.server.http.tenancy import caller_in, owner_of
@@ -45,6 +48,8 @@ class Service:
     chat: ChatSetup = NO_NOTATION
     responses: ResponseStore = field(default_factory=ResponseStore)
     """Those that clients may come back to."""
+    bodies: BodyReader | None = None
+    """Reads large bodies apart; None: all are read here."""
 
     async def read(
         self,
@@ -65,9 +70,14 @@ class Service:
         Raises:
             ApiError: it is too large or malformed.
         """
-        content = await read_json(request, self.max_body_bytes)
+        body = await read_body(request, self.max_body_bytes)
         self.limiter.begin(request.scope)
-        check_sizes(content, max(most_entries, self.frontend.limits.context_len))
+        task = Task(
+            max(most_entries, self.frontend.limits.context_len),
+            issubclass(shape, (ConstraintFields, GenerateRequest)),
+            self.frontend.grammar.whitespace,
+        )
+        content = await content_of(body, self.bodies, task)
         unknown: list[str] | None = None if self.unknown_fields is None else []
         given = checked(content, shape, unsupported, ignored, unknown)
         if unknown and self.unknown_fields is not None:

@@ -1,0 +1,195 @@
+"""Bodies of requests to what they hold, without holding up who waits for tokens meanwhile.
+
+Owns which bodies are read in a process apart, and that process. What it gives back is put together
+piece by piece, and the event loop has its turn in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from phloem.grammar.constraint import Constraint
+from phloem.server.bodies.decoding import BadBody, check_sizes, decoded
+from phloem.server.bodies.worker import END, LENGTH_BYTES, REFUSAL, Refusal, Task
+from phloem.server.children import main_of
+from phloem.server.constraints import ConstraintRequest
+from phloem.server.frontend import ServiceUnavailable
+
+SMALL = 32 << 10
+"""Bytes of a body that take a few milliseconds at most, whatever they are."""
+_PLAIN = 1 << 20
+"""The same of one that is little but text."""
+_MOST_MARKS = 10_000
+"""In such a body, of what may begin another value."""
+_SENT = 64 << 10
+"""Bytes that are sent at once."""
+_SECONDS_TO_END = 2.0
+
+log = logging.getLogger(__name__)
+
+
+def read_here(body: bytes | bytearray, task: Task) -> dict[str, Any]:
+    """What a body holds, now.
+
+    Raises:
+        BadBody: it cannot be taken.
+    """
+    content = decoded(body)
+    check_sizes(content, task.most_entries)
+    return content
+
+
+def takes_long(body: bytes | bytearray) -> bool:
+    """Whether streams would feel it, were a body read here."""
+    if len(body) <= SMALL:
+        return False
+    return len(body) > _PLAIN or sum(map(body.count, b",[{")) > _MOST_MARKS
+
+
+class BodyReader:
+    """Reads large bodies in a process, which starts with the first one. One event loop uses it."""
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> BodyReader:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None: there is none."""
+        return None if self._process is None else self._process.pid
+
+    async def read(self, body: bytes | bytearray, task: Task) -> dict[str, Any]:
+        """What a body holds; large constraints in it are made already.
+
+        Raises:
+            BadBody: it cannot be taken.
+            ServiceUnavailable: the process died of it, or of something else.
+        """
+        if not takes_long(body):
+            return read_here(body, task)
+        async with self._turn:
+            try:
+                return await _asked(await self._running(), body, task)
+            except BadBody:
+                raise
+            except (OSError, asyncio.IncompleteReadError) as error:
+                self._kill()
+                log.error("the process that reads large bodies cannot be had, or died: %s", error)
+                raise ServiceUnavailable("the server could not read the body", 1.0) from error
+            except BaseException:
+                # What it says next is for nobody.
+                self._kill()
+                raise
+
+    async def close(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is None or process.stdin is None:
+            return
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), _SECONDS_TO_END)
+        except asyncio.TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _running(self) -> Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                *main_of("phloem.server.bodies.worker"),
+                stdin=PIPE,
+                stdout=PIPE,
+                # The terminal's Ctrl-C is for the server, which ends it.
+                start_new_session=True,
+            )
+        return self._process
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+
+
+async def _asked(process: Process, body: bytes | bytearray, task: Task) -> dict[str, Any]:
+    source, sink = process.stdout, process.stdin
+    assert source is not None, "it was made as a pipe"
+    assert sink is not None, "it was made as a pipe"
+    head = msgspec.json.encode(task)
+    sink.write(_length(head) + head + _length(body))
+    view = memoryview(body)
+    for begin in range(0, len(body), _SENT):
+        sink.write(view[begin : begin + _SENT])
+        await sink.drain()
+    whole = Whole()
+    while (piece := await _received(source)) != END:
+        if piece[:1] == REFUSAL:
+            refusal = msgspec.json.decode(piece[1:], type=Refusal)
+            raise BadBody(refusal.message, refusal.param, refusal.code)
+        whole.add(piece)
+        # A stream whose bytes are here does not wait.
+        await asyncio.sleep(0)
+    return whole.content
+
+
+def _length(message: bytes | bytearray) -> bytes:
+    return len(message).to_bytes(LENGTH_BYTES, "big")
+
+
+async def _received(source: asyncio.StreamReader) -> bytes:
+    size = int.from_bytes(await source.readexactly(LENGTH_BYTES), "big")
+    return await source.readexactly(size)
+
+
+class Whole:
+    """What the pieces so far come to; see `phloem.server.bodies.pieces`."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, Any] = {}
+        self._open: list[tuple[bytes, str | None, Any]] = [(b"{", None, self.content)]
+        """What each is, its key, and what it has."""
+
+    def add(self, piece: bytes) -> None:
+        """Take the next one."""
+        kind, within = piece[:1], self._open[-1][2]
+        given: Any = None if kind == b"]" else msgspec.json.decode(memoryview(piece)[1:])
+        if kind == b"]":
+            self._close()
+        elif kind == b"+":
+            within.append(given)
+        elif kind != b"e":
+            self._open.append((kind, given, {} if kind in (b"{", b"c") else []))
+        elif isinstance(within, dict):
+            within.update(given)
+        else:
+            within.extend(given)
+
+    def _close(self) -> None:
+        kind, key, made = self._open.pop()
+        if kind == b"t":
+            made = "".join(made)
+        elif kind == b"c":
+            made = ConstraintRequest(**made | {"constraint": Constraint(**made["constraint"])})
+        within = self._open[-1][2]
+        if isinstance(within, dict):
+            within[key] = made
+        else:
+            within.append(made)
