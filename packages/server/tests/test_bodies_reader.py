@@ -29,7 +29,7 @@ def read(*bodies, task=TASK):
 
     async def result(reader, body):
         try:
-            return await reader.read(body, task)
+            return await reader.read([body[:1000], body[1000:]], task)
         except BadBody as error:
             return told(error)
 
@@ -95,8 +95,8 @@ def test_refusals_are_those_of_small_bodies():
 def test_bodies_that_take_no_time_need_no_process():
     async def read_them():
         async with BodyReader() as reader:
-            await reader.read(encoded(prompt="x" * SMALL), TASK)
-            await reader.read(b'{"a":[' + b"[]," * 5000 + b"[]]}", TASK)
+            await reader.read([encoded(prompt="x" * SMALL)], TASK)
+            await reader.read([b'{"a":[', b"[]," * 5000, b"[]]}"], TASK)
             return reader.pid
 
     assert asyncio.run(read_them()) is None
@@ -132,12 +132,12 @@ def test_constraints_that_cannot_be_made_are_refused_by_their_field():
 def test_after_the_process_died_there_is_another():
     async def read_them():
         async with BodyReader() as reader:
-            await reader.read(GOOD[0], TASK)
+            await reader.read([GOOD[0]], TASK)
             first = reader.pid
             os.kill(first, signal.SIGKILL)
             with pytest.raises(ServiceUnavailable):
-                await reader.read(GOOD[0], TASK)
-            assert await reader.read(GOOD[0], TASK) == read_here(GOOD[0], TASK)
+                await reader.read([GOOD[0]], TASK)
+            assert await reader.read([GOOD[0]], TASK) == read_here(GOOD[0], TASK)
             assert reader.pid != first
 
     asyncio.run(read_them())
@@ -146,13 +146,13 @@ def test_after_the_process_died_there_is_another():
 def test_who_gives_up_does_not_leave_its_answer_to_the_next():
     async def read_them():
         async with BodyReader() as reader:
-            given_up = asyncio.ensure_future(reader.read(GOOD[1], TASK))
+            given_up = asyncio.ensure_future(reader.read([GOOD[1]], TASK))
             while reader.pid is None:
                 await asyncio.sleep(0)
             given_up.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await given_up
-            assert await reader.read(GOOD[0], TASK) == read_here(GOOD[0], TASK)
+            assert await reader.read([GOOD[0]], TASK) == read_here(GOOD[0], TASK)
 
     asyncio.run(read_them())
 
@@ -160,7 +160,7 @@ def test_who_gives_up_does_not_leave_its_answer_to_the_next():
 def test_the_process_ends_with_its_reader():
     async def pid_of_it():
         async with BodyReader() as reader:
-            await reader.read(GOOD[0], TASK)
+            await reader.read([GOOD[0]], TASK)
             return reader.pid
 
     pid = asyncio.run(pid_of_it())

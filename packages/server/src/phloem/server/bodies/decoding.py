@@ -39,7 +39,7 @@ class BadBody(ValueError):
         self.code = code
 
 
-def decoded(body: bytes | bytearray) -> dict[str, Any]:
+def decoded(body: bytes) -> dict[str, Any]:
     """The JSON object that a body is.
 
     Raises:
@@ -55,7 +55,7 @@ def decoded(body: bytes | bytearray) -> dict[str, Any]:
     return content
 
 
-def _lone_surrogate(body: bytes | bytearray) -> str | None:
+def _lone_surrogate(body: bytes) -> str | None:
     """What is wrong with the first escape that is half a character, of which the decoder says other
     things; None: there is none.
     """

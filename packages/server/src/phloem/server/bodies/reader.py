@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -35,7 +36,7 @@ _SECONDS_TO_END = 2.0
 log = logging.getLogger(__name__)
 
 
-def read_here(body: bytes | bytearray, task: Task) -> dict[str, Any]:
+def read_here(body: bytes, task: Task) -> dict[str, Any]:
     """What a body holds, now.
 
     Raises:
@@ -46,7 +47,7 @@ def read_here(body: bytes | bytearray, task: Task) -> dict[str, Any]:
     return content
 
 
-def takes_long(body: bytes | bytearray) -> bool:
+def takes_long(body: bytes) -> bool:
     """Whether streams would feel it, were a body read here."""
     if len(body) <= SMALL:
         return False
@@ -76,18 +77,20 @@ class BodyReader:
         """Of the process; None: there is none."""
         return None if self._process is None else self._process.pid
 
-    async def read(self, body: bytes | bytearray, task: Task) -> dict[str, Any]:
-        """What a body holds; large constraints in it are made already.
+    async def read(self, parts: Sequence[bytes], task: Task) -> dict[str, Any]:
+        """What a body holds, which came in parts; large constraints in it are made already.
 
         Raises:
             BadBody: it cannot be taken.
             ServiceUnavailable: the process died of it, or of something else.
         """
-        if not takes_long(body):
-            return read_here(body, task)
+        if sum(map(len, parts)) <= _PLAIN:
+            body = b"".join(parts)
+            if not takes_long(body):
+                return read_here(body, task)
         async with self._turn:
             try:
-                return await _asked(await self._running(), body, task)
+                return await _asked(await self._running(), parts, task)
             except BadBody:
                 raise
             except (OSError, asyncio.IncompleteReadError) as error:
@@ -129,16 +132,17 @@ class BodyReader:
                 process.kill()
 
 
-async def _asked(process: Process, body: bytes | bytearray, task: Task) -> dict[str, Any]:
+async def _asked(process: Process, parts: Sequence[bytes], task: Task) -> dict[str, Any]:
     source, sink = process.stdout, process.stdin
     assert source is not None, "it was made as a pipe"
     assert sink is not None, "it was made as a pipe"
     head = msgspec.json.encode(task)
-    sink.write(_length(head) + head + _length(body))
-    view = memoryview(body)
-    for begin in range(0, len(body), _SENT):
-        sink.write(view[begin : begin + _SENT])
-        await sink.drain()
+    sink.write(_length(len(head)) + head + _length(sum(map(len, parts))))
+    for part in parts:
+        view = memoryview(part)
+        for begin in range(0, len(part), _SENT):
+            sink.write(view[begin : begin + _SENT])
+            await sink.drain()
     whole = Whole()
     while (piece := await _received(source)) != END:
         if piece[:1] == REFUSAL:
@@ -150,8 +154,8 @@ async def _asked(process: Process, body: bytes | bytearray, task: Task) -> dict[
     return whole.content
 
 
-def _length(message: bytes | bytearray) -> bytes:
-    return len(message).to_bytes(LENGTH_BYTES, "big")
+def _length(size: int) -> bytes:
+    return size.to_bytes(LENGTH_BYTES, "big")
 
 
 async def _received(source: asyncio.StreamReader) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,17 +32,19 @@ MOST_ENTRIES = 8192
 """In a field, unless the context is longer or the endpoint says otherwise."""
 
 
-async def read_body(request: Request, max_bytes: int) -> bytearray:
-    """The bytes that a request carries.
+async def read_body(request: Request, max_bytes: int) -> list[bytes]:
+    """The bytes that a request carries, in the parts in which they came: to put them together takes
+    as long as to copy them, or more than once if one grows.
 
     Raises:
         ApiError: there are too many (413), or not all came.
     """
-    body = bytearray()
+    parts, size = [], 0
     try:
         async for part in request.stream():
-            body += part
-            if len(body) > max_bytes:
+            parts.append(part)
+            size += len(part)
+            if size > max_bytes:
                 raise ApiError(
                     f"the body has more than {max_bytes} bytes, which is the limit here",
                     413,
@@ -50,17 +52,21 @@ async def read_body(request: Request, max_bytes: int) -> bytearray:
                 )
     except ClientDisconnect as error:
         raise ApiError("the client left before its request was complete", 499) from error
-    return body
+    return parts
 
 
-async def content_of(body: bytearray, bodies: BodyReader | None, task: Task) -> dict[str, Any]:
+async def content_of(
+    parts: Sequence[bytes], bodies: BodyReader | None, task: Task
+) -> dict[str, Any]:
     """What a body holds; read here where there are no `bodies`.
 
     Raises:
         ApiError: it cannot be taken.
     """
     try:
-        return read_here(body, task) if bodies is None else await bodies.read(body, task)
+        if bodies is None:
+            return read_here(b"".join(parts), task)
+        return await bodies.read(parts, task)
     except BadBody as error:
         raise ApiError(str(error), param=error.param, code=error.code) from error
 
@@ -73,8 +79,8 @@ async def read_json(
     Raises:
         ApiError: it is too large (413) or no JSON object (400).
     """
-    body = await read_body(request, max_bytes)
-    return await content_of(body, bodies, Task(MOST_ENTRIES, constrained=False))
+    parts = await read_body(request, max_bytes)
+    return await content_of(parts, bodies, Task(MOST_ENTRIES, constrained=False))
 
 
 def checked(

@@ -70,14 +70,14 @@ class Service:
         Raises:
             ApiError: it is too large or malformed.
         """
-        body = await read_body(request, self.max_body_bytes)
+        parts = await read_body(request, self.max_body_bytes)
         self.limiter.begin(request.scope)
         task = Task(
             max(most_entries, self.frontend.limits.context_len),
             issubclass(shape, (ConstraintFields, GenerateRequest)),
             self.frontend.grammar.whitespace,
         )
-        content = await content_of(body, self.bodies, task)
+        content = await content_of(parts, self.bodies, task)
         unknown: list[str] | None = None if self.unknown_fields is None else []
         given = checked(content, shape, unsupported, ignored, unknown)
         if unknown and self.unknown_fields is not None:
