@@ -77,7 +77,7 @@ class BodyReader:
         """Of the process; None: there is none."""
         return None if self._process is None else self._process.pid
 
-    async def read(self, parts: Sequence[bytes], task: Task) -> dict[str, Any]:
+    async def read(self, parts: Sequence[bytes | bytearray], task: Task) -> dict[str, Any]:
         """What a body holds, which came in parts; large constraints in it are made already.
 
         Raises:
@@ -132,7 +132,9 @@ class BodyReader:
                 process.kill()
 
 
-async def _asked(process: Process, parts: Sequence[bytes], task: Task) -> dict[str, Any]:
+async def _asked(
+    process: Process, parts: Sequence[bytes | bytearray], task: Task
+) -> dict[str, Any]:
     source, sink = process.stdout, process.stdin
     assert source is not None, "it was made as a pipe"
     assert sink is not None, "it was made as a pipe"

@@ -100,8 +100,10 @@ def main() -> None:
     # Not before: a client waits for the start.
     lower_this_thread(_NICE)
     set_session_priority(os.getpid(), _NICE)
-    # What is decoded has no cycles, and looking for them takes most of the time.
+    # What is decoded has no cycles, and looking for them takes most of the time: it is done in
+    # between, among what an error may have left.
     gc.disable()
+    gc.freeze()
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while head := _received(source):
         body = _received(source)
@@ -109,3 +111,4 @@ def main() -> None:
             sink.write(len(part).to_bytes(LENGTH_BYTES, "big") + part)
         sink.flush()
         del body
+        gc.collect()
