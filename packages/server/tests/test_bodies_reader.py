@@ -15,7 +15,7 @@ from phloem.server.bodies.worker import Task
 from phloem.server.constraints import ConstraintRequest, constraint_of
 from phloem.server.frontend import ServiceUnavailable
 
-TASK = Task(most_entries=30_000, constrained=False)
+TASK = Task(most_entries=30_000)
 PAD = "x" * (1 << 20)
 SCHEMA = {"enum": [f"value {n}" for n in range(20_000)]}
 
@@ -104,13 +104,16 @@ def test_bodies_that_take_no_time_need_no_process():
 
 
 def test_large_constraints_are_made_there():
-    task = Task(most_entries=30_000, constrained=True, whitespace="compact")
+    task = Task(30_000, "request", "compact")
+    native_task = Task(30_000, "sampling_params", "compact")
     options = {"steering": True}
     asked = constraint_of({"json_schema": SCHEMA}, options, "compact")
     body = encoded(prompt=PAD, json_schema=SCHEMA, regex=None, grammar_options=options)
     native = encoded(text=PAD, sampling_params=[{"json_schema": SCHEMA, "n": 2}, {"regex": "a"}])
-    (first, second), _ = read(body, native, task=task)
+    (first, beside), _ = read(body, native, task=task)
     assert first == {"prompt": PAD, "json_schema": asked, "grammar_options": options}
+    assert beside == read_here(native, TASK)
+    (second,), _ = read(native, task=native_task)
     made, small = second["sampling_params"]
     assert isinstance(made["json_schema"], ConstraintRequest)
     assert made["json_schema"].constraint == asked.constraint
@@ -118,13 +121,11 @@ def test_large_constraints_are_made_there():
 
 
 def test_constraints_that_cannot_be_made_are_refused_by_their_field():
-    task = Task(most_entries=30_000, constrained=True)
-    wrong = [
-        {"json_schema": {"enum": [PAD, PAD]}},
-        {"choices": [PAD], "regex": "a"},
-        {"sampling_params": {"structural_tag": [PAD]}},
-    ]
-    results, _ = read(*(encoded(prompt=PAD, **fields) for fields in wrong), task=task)
+    large = encoded(prompt=PAD, json_schema={"enum": [PAD, PAD]})
+    two = encoded(prompt=PAD, choices=[PAD], regex="a")
+    native = encoded(text=PAD, sampling_params={"structural_tag": [PAD]})
+    results, _ = read(large, two, task=Task(30_000, "request"))
+    results += read(native, task=Task(30_000, "sampling_params"))[0]
     assert [param for _, param, _ in results] == ["json_schema", "choices", "structural_tag"]
     assert {code for _, _, code in results} == {"invalid_constraint"}
 

@@ -34,8 +34,8 @@ class Task(msgspec.Struct, frozen=True):
 
     most_entries: int
     """In one field."""
-    constrained: bool
-    """Whether its fields may have constraints; large ones are made here."""
+    constraints_in: Literal["request", "sampling_params"] | None = None
+    """Whose fields may have a constraint, which is made here if it is large."""
     whitespace: Literal["bounded", "compact"] = "bounded"
     """Of constraints that do not say."""
 
@@ -53,8 +53,7 @@ def read_apart(body: bytes, task: Task) -> Iterator[bytes]:
     try:
         content = decoded(body)
         check_sizes(content, task.most_entries)
-        if task.constrained:
-            _make_constraints(content, task)
+        _make_constraints(content, task)
     except BadBody as error:
         yield REFUSAL + msgspec.json.encode(Refusal(str(error), error.param, error.code))
         return
@@ -64,11 +63,13 @@ def read_apart(body: bytes, task: Task) -> Iterator[bytes]:
 
 def _make_constraints(content: dict[str, Any], task: Task) -> None:
     """Put a large constraint of a request in place of the fields that have it."""
-    _make_constraint(content, (*FIELDS, *ALIASES, BUNDLE), task)
-    sampling = content.get("sampling_params")
-    for fields in sampling if isinstance(sampling, list) else [sampling]:
-        if isinstance(fields, dict):
-            _make_constraint(fields, FIELDS, task)
+    if task.constraints_in == "request":
+        _make_constraint(content, (*FIELDS, *ALIASES, BUNDLE), task)
+    elif task.constraints_in == "sampling_params":
+        sampling = content.get("sampling_params")
+        for fields in sampling if isinstance(sampling, list) else [sampling]:
+            if isinstance(fields, dict):
+                _make_constraint(fields, FIELDS, task)
 
 
 def _make_constraint(fields: dict[str, Any], names: Sequence[str], task: Task) -> None:

@@ -86,7 +86,7 @@ async def read_json(
         ApiError: it is too large (413) or no JSON object (400).
     """
     parts = await read_body(request, max_bytes)
-    return await content_of(parts, bodies, Task(MOST_ENTRIES, constrained=False))
+    return await content_of(parts, bodies, Task(MOST_ENTRIES))
 
 
 def checked(

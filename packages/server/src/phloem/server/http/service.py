@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from fastapi import Request
@@ -74,7 +74,7 @@ class Service:
         self.limiter.begin(request.scope)
         task = Task(
             max(most_entries, self.frontend.limits.context_len),
-            issubclass(shape, (ConstraintFields, GenerateRequest)),
+            _constraints_in(shape),
             self.frontend.grammar.whitespace,
         )
         content = await content_of(parts, self.bodies, task)
@@ -105,3 +105,10 @@ class Service:
                 await self.generation.send_stream(*what, EventStream(scope, send))
             else:
                 await self.generation.send_whole(*what, send)
+
+
+def _constraints_in(shape: type[msgspec.Struct]) -> Literal["request", "sampling_params"] | None:
+    """Where a body of that shape has its constraints."""
+    if issubclass(shape, ConstraintFields):
+        return "request"
+    return "sampling_params" if issubclass(shape, GenerateRequest) else None
