@@ -18,6 +18,8 @@ from constraint_support import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from phloem.scheduler import PlainTokens
+
 PROMPT = [40, 41, 42]
 LONG = ("abbacdfab" * 3 + "e", "abbacdfab" * 3 + "f", "fff")
 
@@ -100,6 +102,20 @@ def test_tokens_may_be_replaced_again_and_again_up_to_the_end_of_the_context(jum
         h.add("r", PROMPT, max_new_tokens=10, matcher=WordsMatcher(words))
         got = h.run()["r"]
         assert got.token_ids == ids("cd", "f") * 5
+
+
+def test_tokens_that_are_cut_anew_are_taken_in_with_those_of_others(jumping, overlap):
+    words = ["".join(parts) for parts in product(("cdf", "ef"), repeat=5)]
+    h = jumping(False, lambda _: {IDS[b"c"]: 9.0} | dict.fromkeys(range(4, 50), 1.0))
+    h.add("plain", PROMPT, max_new_tokens=20, ignore_eos=True)
+    h.add("held", PROMPT, max_new_tokens=20, matcher=WordsMatcher(words))
+    together = 0
+    while not h.loop.idle:
+        parts = h.step().parts
+        together += any(isinstance(p, PlainTokens) and p.rids == ["plain", "held"] for p in parts)
+    assert h.outputs["held"].token_ids == ids("cd", "f") * 5
+    # All but the first and the last; what a step in flight computes with is looked at.
+    assert together == (4 if overlap else 8)
 
 
 def test_the_beginning_of_an_output_is_jumped_over_too(jumping):

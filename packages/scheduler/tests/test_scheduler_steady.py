@@ -394,7 +394,7 @@ class TestShortWays:
         batch = h.scheduler.schedule()
         h.scheduler.launch(batch)
         three = StepResult(np.array([7, 8, 9], np.int32), np.ones(3, np.int32))
-        assert not h.scheduler._intake.take_in_decode(batch.decode, three)
+        assert not h.scheduler._intake.take_in_decode(batch.decode, three, alone=True)
 
     def test_hold_for_no_step_that_did_not_go_out(self, harness, never_ends):
         h = harness(script=never_ends)

@@ -81,6 +81,12 @@ class ScheduleBatch:
             guided += [(len(chunks) + i, request) for i, request in decode.members.guided]
         self.rows, self.samples, self.guided = rows, samples, guided
 
+    @property
+    def ends(self) -> list[int]:
+        """[B] where those tokens end that are computed."""
+        ends = [row.end for row in self.chunks]
+        return ends if self.decode is None else ends + self.decode.ends.tolist()
+
     def __len__(self) -> int:
         return len(self.rows)
 

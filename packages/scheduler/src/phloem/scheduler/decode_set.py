@@ -9,7 +9,7 @@ anybody.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -134,7 +134,9 @@ class Decode:
     last: bool = False
     """Whether what the step yields is the last that somebody may get."""
     followed: list[int] | None = None
-    """Which of those that are followed had nothing more to their tokens; None: not known yet."""
+    """Which of those that are followed got one token and go on; None: not known yet."""
+    recut: dict[int, int] = field(default_factory=dict)
+    """Of these, the tokens of those that got another one than the sampled."""
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -17,12 +17,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from phloem.scheduler.forced_text import ForcedText
 from phloem.scheduler.ports import TokenMatcher
+from phloem.scheduler.sampling import SamplingParams
+
+
+class Steered(Protocol):
+    """What is looked at of a request."""
+
+    params: SamplingParams
+    max_new_tokens: int
+
+    @property
+    def num_output(self) -> int:
+        """Output tokens that are known."""
+        ...
 
 
 class ConstraintBroken(Exception):
@@ -62,8 +76,9 @@ class Guide:
             if not self._begun:
                 self._begin(tokens_left)
             if self.ahead:
+                word, bit = divmod(self.ahead[0], 32)
                 bits[row] = 0
-                bits.view(np.uint32)[row, self.ahead[0] // 32] = 1 << self.ahead[0] % 32
+                bits[row, word] = 1 << bit if bit < 31 else _HIGHEST
             else:
                 self.matcher.fill_mask(bits, row, tokens_left if self.steer else None)
         except Exception as error:  # whatever a matcher raises, only its own request may suffer
@@ -101,29 +116,36 @@ class Guide:
             raise ConstraintBroken(f"the constraint does not allow token {token}, which came")
         return token
 
-    def follow(self, token: int, stop_ids: Iterable[int]) -> bool:
-        """Take a sampled token that is the output's as it is and of which nothing else comes, as is
-        so of most. False otherwise, and `take` tells more: nothing was taken then.
+    def follow(self, token: int, request: Steered, alone: bool) -> int | None:
+        """Take a sampled token for which the output gets one and goes on, as is so of most: that
+        one. None otherwise, and `take` tells more: nothing was taken then.
+
+        Args:
+            token: the sampled one.
+            request: whose output it is.
+            alone: whether no step is in flight, which would compute with the sampled one.
         """
-        if self.void or self.error is not None or token in stop_ids:
-            return False
-        matcher = self.matcher
-        if self.ahead:
-            # The last of them may end the output, and who may jump gets all that are left.
-            if self.jumps or len(self.ahead) == 1 or token != self.ahead[0]:
-                return False
-            self.ahead.popleft()
-            return True
+        if self.void or self.error is not None or token in request.params.stop_token_ids:
+            return None
         try:
-            if not matcher.accept(token):
-                return False
+            if self.ahead:
+                return self._next_ahead(token)
+            if not self.matcher.accept(token):
+                return None
             if self._is_over_or_forced():
-                matcher.rollback(1)
-                return False
+                return self._settle(token, request, alone)
         except Exception as error:  # as above
             self.error = str(_broken(error))
-            return False
-        return True
+            return None
+        return token
+
+    def _next_ahead(self, token: int) -> int | None:
+        # Who may jump gets all that are left.
+        if self.jumps or token != self.ahead[0]:
+            return None
+        if len(self.ahead) == 1 and self.matcher.is_terminated:
+            return None
+        return self.ahead.popleft()
 
     def _is_over_or_forced(self) -> bool:
         """Whether nothing may follow, or it is known what does; also where the matcher fails:
@@ -136,6 +158,22 @@ class Guide:
             )
         except Exception:
             return True
+
+    def _settle(self, token: int, request: Steered, alone: bool) -> int | None:
+        """Fix what is forced after a token that was accepted just now; `follow` tells the rest."""
+        matcher = self.matcher
+        if self.forced_text is None or self.jumps or matcher.is_terminated:
+            matcher.rollback(1)
+            return None
+        left = request.max_new_tokens - request.num_output if self.steer else None
+        first, *fixed = self.forced_text.settle(
+            matcher, token, may_replace=self.may_replace, tokens_left=left
+        )
+        if (first != token and not alone) or (not fixed and matcher.is_terminated):
+            matcher.rollback(1 + len(fixed))
+            return None
+        self.ahead.extend(fixed)
+        return first
 
     @property
     def ended(self) -> bool:
@@ -154,6 +192,9 @@ class Guide:
         if self.forced_text is not None:
             left = tokens_left if self.steer else None
             self.ahead.extend(self.forced_text.begin(self.matcher, left))
+
+
+_HIGHEST = -(1 << 31)
 
 
 def _broken(error: Exception) -> ConstraintBroken:

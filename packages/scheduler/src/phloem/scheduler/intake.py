@@ -2,8 +2,8 @@
 
 Most rows of a decode get one token that nobody has to look at but for whether it ends its request:
 these are taken in together. Prompts, rows that are watched or failed, and rows that got several
-tokens or none are taken in one by one; so are those that a constraint holds for where its tokens
-are other ones than those sampled, or more. How a request ends is its caller's business.
+tokens or none are taken in one by one; so are those that a constraint holds for where it gives them
+more tokens than one, or ends them. How a request ends is its caller's business.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ class ResultIntake:
         self._end = end
         self._fail = fail
 
-    def take_in_decode(self, decode: Decode, result: StepResult) -> bool:
+    def take_in_decode(self, decode: Decode, result: StepResult, alone: bool) -> bool:
         """The result of a step that only decodes, whose requests all go on with one token each that
-        nobody looks at but for how it ends them, and constraints that have nothing to add: the
+        nobody looks at but for how it ends them, and constraints, which say which one it is: the
         short way of most steps. False, and nothing but constraints knows of it, if that is not so.
+
+        `alone`: no other step is in flight.
         """
         members, table, tokens = decode.members, self._table, result.token_ids
         if not members.settled(table) or result.row_errors:
@@ -73,9 +75,11 @@ class ResultIntake:
         if not counts.count(1) == len(counts) == len(ids) == len(members.requests):
             return False
         if members.followed:
-            decode.followed = _followed(decode, [True] * len(ids), ids)
-            if len(decode.followed) < len(members.followed):
+            _follow(decode, [True] * len(ids), ids, alone)
+            if len(decode.followed or ()) < len(members.followed):
                 return False
+            if decode.recut:
+                tokens = np.array(ids, np.int32)
         if not members.leases.commit():
             self._manager.commit_rows(members.rows)
         table.land_decode(members.books, tokens)
@@ -87,8 +91,11 @@ class ResultIntake:
             self._tell(PlainTokens(members.requests, tokens, decode.num_tokens))
         return True
 
-    def take_in(self, batch: ScheduleBatch, result: StepResult, ended: Bools) -> None:
-        """All rows of a batch but those whose requests have `ended` (bool [B]) while it ran."""
+    def take_in(self, batch: ScheduleBatch, result: StepResult, ended: Bools, alone: bool) -> None:
+        """All rows of a batch but those whose requests have `ended` (bool [B]) while it ran.
+
+        `alone`: no other step is in flight.
+        """
         results = RowResults(result)
         for i, row in enumerate(batch.chunks):
             if not ended[i]:
@@ -104,23 +111,27 @@ class ResultIntake:
         for i in result.row_errors:
             if i >= first:
                 plain[i - first] = False
+        token_ids, ends = result.token_ids, results.ends[first:]
         if decode.members.watched is not None:
             if decode.followed is None:
-                have_one, ids = plain.tolist(), result.token_ids.tolist()
-                ends = zip(have_one, results.ends[first:].tolist(), strict=True)
-                tokens = [ids[end - 1] if one else -1 for one, end in ends]
-                decode.followed = _followed(decode, have_one, tokens)
+                have_one, ids = plain.tolist(), token_ids.tolist()
+                of_ends = zip(have_one, ends.tolist(), strict=True)
+                last = [ids[end - 1] if one else -1 for one, end in of_ends]
+                _follow(decode, have_one, last, alone)
             plain &= ~decode.members.watched
             plain[decode.followed] = True
+            if decode.recut:
+                token_ids = token_ids.copy()
+                token_ids[ends[[*decode.recut]] - 1] = [*decode.recut.values()]
         if plain.all():
-            newest = result.token_ids[len(result.token_ids) - len(plain) :]
+            newest = token_ids[len(token_ids) - len(plain) :]
             self._append_all(decode.members.requests, decode.members.rows, newest)
             return
         index = np.flatnonzero(plain)
         self._append_all(
             [decode.members.requests[i] for i in index.tolist()],
             decode.members.rows[index],
-            result.token_ids[results.ends[first + index] - 1],
+            token_ids[ends[index] - 1],
         )
         for i in np.flatnonzero(alive & ~plain).tolist():
             self._take_in_row(decode_row(decode, i), results.row(first + i))
@@ -265,12 +276,16 @@ class ResultIntake:
             return FinishReason("error", message=message, status_code=500)
 
 
-def _followed(decode: Decode, have_one: Sequence[bool], tokens: Sequence[int]) -> list[int]:
-    """Those rows of a decode whose constraint took their token, with nothing more to it. Both
-    sequences are by row: whether it got one token, and its last.
+def _follow(decode: Decode, have_one: Sequence[bool], tokens: list[int], alone: bool) -> None:
+    """Let constraints take the tokens of rows of a decode, where there is one each and nothing
+    more to it. `have_one` and `tokens` are by row: whether it got one token, and its last; where a
+    constraint says that it is another one, that stands in `tokens` then.
     """
-    return [
-        i
-        for i, request, guide in decode.members.followed
-        if have_one[i] and guide.follow(tokens[i], request.params.stop_token_ids)
-    ]
+    decode.followed = []
+    for i, request, guide in decode.members.followed:
+        token = guide.follow(tokens[i], request, alone) if have_one[i] else None
+        if token is None:
+            continue
+        decode.followed.append(i)
+        if token != tokens[i]:
+            tokens[i] = decode.recut[i] = token

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from phloem.scheduler.guide import ConstraintBroken, Guide
 from phloem.scheduler.ports import TokenMasks
-from phloem.scheduler.request import Request, Status
+from phloem.scheduler.request import Request
 
 _ROWS_AT_FIRST = 16
 
@@ -26,11 +26,12 @@ class MaskFiller:
         self._eos_token_ids = tuple(eos_token_ids)
         self._bits = np.empty((_ROWS_AT_FIRST, self._words), np.int32)
 
-    def fill(self, rows: Sequence[tuple[int, Request]]) -> TokenMasks | None:
+    def fill(self, rows: Sequence[tuple[int, Request]], ends: Sequence[int]) -> TokenMasks | None:
         """The masks of some rows of a batch, ascending; None if there are none.
 
-        A row whose matcher fails, or where nothing of its result counts, gets none. The arrays are
-        valid until the next call.
+        `ends` are the tokens, by row of the batch, that its requests have by now: what they tell
+        themselves would have to be entered first. A row whose matcher fails, or where nothing of
+        its result counts, gets none. The arrays are valid until the next call.
         """
         if len(rows) > len(self._bits):
             self._bits = np.empty((2 * len(rows), self._words), np.int32)
@@ -38,10 +39,10 @@ class MaskFiller:
         for i, request in rows:
             guide = request.guide
             assert guide is not None, f"{request.rid} has no constraint"
-            if guide.void or request.status is Status.FINISHED:
+            if guide.void or request.finish_reason is not None:
                 continue
             try:
-                self._fill_row(len(index), request, guide)
+                self._fill_row(len(index), request, guide, ends[i] - request.num_prompt)
             except ConstraintBroken as error:
                 guide.error = str(error)
             else:
@@ -50,8 +51,8 @@ class MaskFiller:
             return None
         return TokenMasks(np.array(index, np.int32), self._bits[: len(index)])
 
-    def _fill_row(self, row: int, request: Request, guide: Guide) -> None:
-        output, params = request.num_output, request.params
+    def _fill_row(self, row: int, request: Request, guide: Guide, output: int) -> None:
+        params = request.params
         guide.fill(self._bits, row, request.max_new_tokens - output)
         if output < params.min_new_tokens:
             self._put_off(self._bits[row], (*self._eos_token_ids, *params.stop_token_ids))

@@ -357,7 +357,7 @@ class Scheduler:
         Call it, where `batch.guided` names any, once all steps launched before were processed: the
         tokens that these gave decide. The arrays are valid until the next call.
         """
-        return self._masks.fill(batch.guided)
+        return self._masks.fill(batch.guided, batch.ends)
 
     def process(self, batch: ScheduleBatch, result: StepResult | Exception) -> None:
         """Take in what a step produced, or the exception that it ended with (its requests end
@@ -366,11 +366,12 @@ class Scheduler:
         if self._pace is not None:
             self._pace.processed(batch)
         self._steps_in_flight -= 1
+        alone = not self._steps_in_flight
         if (
             batch.decode is not None
             and not batch.chunks
             and not isinstance(result, Exception)
-            and self._intake.take_in_decode(batch.decode, result)
+            and self._intake.take_in_decode(batch.decode, result, alone)
         ):
             return
         table, rows = self._table, batch.rows
@@ -382,7 +383,7 @@ class Scheduler:
             for request in table.requests(rows[~ended]):
                 self._fail(request, f"the model step failed: {result}")
         else:
-            self._intake.take_in(batch, result, ended)
+            self._intake.take_in(batch, result, ended, alone)
         for request in gone:
             self._release_if_over(request)
 
