@@ -8,7 +8,8 @@ begin at once. The modes take turns, so that a machine that slows down does so f
 `jumping_share` is the same with jump-forward, which gets several tokens of one forward pass.
 
 Texts differ from round to round, so masks are met for the first time too; constraints are compiled
-before. Run it on a machine that does nothing else.
+before. As in a server's processes, what is there before is out of the garbage collector's sight.
+Run it on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ MODES = ("free", "constrained", "jumping")
 def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
     """Tokens a second of each mode and batch size, medians over rounds; and shares."""
     from phloem.server import Engine
+    from phloem.server.garbage import settle
 
     # What a reference in a schema means changes with the place of the schema.
     cases = [case for case in read_cases() if "$defs" not in case.schema][: max(BATCHES)]
@@ -39,6 +41,7 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
     with Engine(model=options.model, grammar_backend="fsm") as engine:
         for mode in MODES:
             tokens_a_second(engine, cases, mode, tokens=4, seed=0)
+        settle()
         for batch in BATCHES:
             rates: dict[str, list[float]] = {mode: [] for mode in MODES}
             for number in range(options.rounds):

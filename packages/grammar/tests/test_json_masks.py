@@ -8,6 +8,7 @@ from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from grammar_vocabularies import END, HOLE, SPECIAL, encode, structural_vocabulary, toy_vocabulary
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +21,9 @@ from phloem.grammar.automaton import Cursor
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
 from phloem.grammar.fsm_backend import FsmBackend
 from phloem.grammar.json_machine.name_cursors import NameCursor
+from phloem.grammar.mask_rows import row_of
 from phloem.grammar.matcher import AutomatonGrammar, AutomatonMatcher
+from phloem.grammar.sweeps import Inside, Outline, Sweeps
 from phloem.grammar.vocabulary import Vocabulary
 
 VOCABULARY = toy_vocabulary()
@@ -305,6 +308,54 @@ def test_what_names_are_followed_by_is_told_for_each_kind_of_indentation() -> No
         matcher = grammar.matcher()
         assert all(matcher.accept(byte) for byte in said.encode())
         assert {spaces, tabs} & set(legal_tokens(matcher)) == legal
+
+
+@pytest.mark.parametrize("before", [b"", b'"'])
+@pytest.mark.parametrize("lead", [b"", b"\xc3", b"\xf0"])
+def test_how_far_a_string_has_come_moves_what_is_known_of_its_beginning(
+    before: bytes, lead: bytes
+) -> None:
+    # Long and short tokens, of characters of all lengths, some of which end the string.
+    texts = [b"a" * n for n in range(1, 70)] + ["日é😀x".encode() * n for n in (1, 2, 5, 16, 17)]
+    tokens = [*map(bytes, np.arange(256, dtype=np.uint8)[:, None])]
+    tokens += [before + text + end for text in texts for end in (b"", b'"', b'",', b"\\n", b"\xc3")]
+    vocabulary = Vocabulary([*dict.fromkeys(tokens)], [])
+    grammar = FsmBackend(vocabulary).compile(Constraint.json_schema({"maxLength": 66}))
+    cursor: Cursor | None = grammar.automaton.start.step(ord('"'))
+    each, shared = Sweeps(vocabulary), Sweeps(vocabulary)
+    moved = 0
+    while cursor is not None and (followed := cursor.step(ord("a"))) is not None:
+        at: Cursor | None = followed
+        for byte in lead:
+            at = at and at.step(byte)
+        cursor, region = followed, at and at.region()
+        if region is None:
+            continue
+        for branch, other in (
+            (each.root, shared.root),
+            (each.root.below[ord('"')], shared.root.below[ord('"')]),
+        ):
+            expected = each.outline(region._replace(moved=None), branch)
+            found = shared.outline(region, other)
+            assert _row(found, vocabulary).tolist() == _row(expected, vocabulary).tolist()
+            assert found.end_states == expected.end_states
+            assert _exits(found) == _exits(expected)
+            whole = shared.whole(Inside(region, other))
+            swept = each.whole(Inside(region._replace(moved=None), branch))
+            assert dict(zip(whole.tokens.tolist(), whole.ends.tolist(), strict=True)) == dict(
+                zip(swept.tokens.tolist(), swept.ends.tolist(), strict=True)
+            )
+        moved += region.moved is not None
+    assert moved > 50
+
+
+def _row(outline: Outline, vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
+    few = row_of(outline.tokens, vocabulary.words)
+    return few if outline.bits is None else few | outline.bits
+
+
+def _exits(outline: Outline) -> list[tuple[int, int, list[int]]]:
+    return sorted((one.state, one.byte, sorted(one.nodes)) for one in outline.exits)
 
 
 def reached(cursor: Cursor, vocabulary: Vocabulary) -> dict[int, Cursor]:

@@ -113,6 +113,20 @@ class Region(NamedTuple):
     need not stay inside; to where it leads, then, its own steps say as well."""
     dead: tuple[bytes, ...] = ()
     """Beginnings of those that are not legal, although they stay inside."""
+    moved: Moved | None = None
+    """What `state` has in common with others, so that one sweep tells of them all."""
+
+
+class Moved(NamedTuple):
+    """How a state of a DFA that counts compares with that where the count begins.
+
+    What leads from `state - by` to some state leads from `state` to the one that is `by` more; not
+    at all, where that is more than `last`. No byte leads to a smaller state, and those by which a
+    region is left do not depend on the state.
+    """
+
+    by: int
+    last: int
 
 
 class Part(Protocol):

@@ -59,6 +59,17 @@ class Sweep:
         ends = self.ends[kept]
         return replace(self, tokens=self.tokens[kept], ends=ends, end_states=_each_once(ends))
 
+    def moved(self, by: int, last: int) -> Sweep:
+        """That from a state which is so much further in a DFA that counts; see `Moved`."""
+        kept, out = self.ends <= last - by, self.exit_states <= last - by
+        return Sweep.of(
+            self.tokens[kept],
+            self.ends[kept] + by,
+            self.exits[out],
+            self.exit_states[out] + by,
+            self.exit_bytes[out],
+        )
+
     def leaving_by(self, some: bytes) -> Sweep:
         """The same with those exits alone that are by one of some bytes."""
         kept = among(some)[self.exit_bytes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -77,6 +78,38 @@ class Outline:
         return branch
 
 
+class FromFirst:
+    """The sweep from the first state of a DFA that counts, which tells those from all others: see
+    `Moved`. Most tokens are so short that few are missing in any of them.
+    """
+
+    def __init__(self, branch: Branch, sweep: Sweep, words: int) -> None:
+        order = np.argsort(sweep.ends, kind="stable")
+        self.sweep = replace(sweep, tokens=sweep.tokens[order], ends=sweep.ends[order])
+        """By ascending end."""
+        self._counts: list[int] = np.cumsum(np.bincount(sweep.ends)).tolist()
+        """By state: the tokens that lead to it or to one before."""
+        self._branch, self._words = branch, words
+        self._bits = row_of(sweep.tokens, words)
+        self._exits = Outline.of(branch, sweep, words).exits
+        self._shared: Branches = {}
+
+    def outline(self, by: int, last: int) -> Outline:
+        """That of the sweep from the state that is `by` further."""
+        sweep, last = self.sweep, last - by
+        count = self._counts[min(last, len(self._counts) - 1)] if self._counts else 0
+        is_few = count <= _FEW
+        outline = Outline(
+            self._branch,
+            sweep.tokens[:count].tolist() if is_few else [],
+            None if is_few else self._bits & ~row_of(sweep.tokens[count:], self._words),
+            [one._replace(state=one.state + by) for one in self._exits if one.state <= last],
+            self._shared,
+        )
+        outline.end_states = [end + by for end in sweep.end_states if end <= last]
+        return outline
+
+
 class Template(NamedTuple):
     """What a `Part` comes to below a branch, wherever it stands."""
 
@@ -120,6 +153,7 @@ class Sweeps:
         self.words = vocabulary.words
         self._outlines: OrderedDict[Key, Outline] = OrderedDict()
         self._sweeps: OrderedDict[Key, Sweep] = OrderedDict()
+        self._firsts: OrderedDict[Key, FromFirst] = OrderedDict()
         self._templates: OrderedDict[Key, Template] = OrderedDict()
         self._joined: OrderedDict[Key, Branch] = OrderedDict()
 
@@ -128,7 +162,7 @@ class Sweeps:
         return _kept(
             self._outlines,
             (region.dfa, region.state, region.leaving, branch),
-            lambda: Outline.of(branch, self._swept(region, branch), self.words),
+            lambda: self._outlined(region, branch),
             _OUTLINES,
         )
 
@@ -179,8 +213,28 @@ class Sweeps:
         )
 
     def _swept(self, region: Region, branch: Branch) -> Sweep:
+        if region.moved is not None and branch.size > _SMALL:
+            return self._from_first(region, branch).sweep.moved(*region.moved)
+        return self._swept_from(region, region.state, branch)
+
+    def _outlined(self, region: Region, branch: Branch) -> Outline:
+        if region.moved is not None and branch.size > _SMALL:
+            return self._from_first(region, branch).outline(*region.moved)
+        return Outline.of(branch, self._swept(region, branch), self.words)
+
+    def _from_first(self, region: Region, branch: Branch) -> FromFirst:
+        assert region.moved is not None, "only states that are moved have a first one"
+        first = region.state - region.moved.by
+        return _kept(
+            self._firsts,
+            (region.dfa, first, region.leaving, branch),
+            lambda: FromFirst(branch, self._swept_from(region, first, branch), self.words),
+            _WHOLE,
+        )
+
+    def _swept_from(self, region: Region, state: int, branch: Branch) -> Sweep:
         leaving = b"" if region.closed else region.leaving
-        return self._vocabulary.trie.sweep(region.dfa, region.state, branch.nodes, leaving)
+        return self._vocabulary.trie.sweep(region.dfa, state, branch.nodes, leaving)
 
 
 def _kept(
@@ -197,5 +251,7 @@ def _kept(
 
 
 _FEW = 64
+_SMALL = 256
+"""So small branches are swept as fast as a sweep of them is moved."""
 _OUTLINES = 1024  # of up to 6 KB for 50,000 tokens
 _WHOLE = 16

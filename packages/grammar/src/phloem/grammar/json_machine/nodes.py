@@ -111,6 +111,12 @@ class StringMachine:
             state = self.dfa.step(state, firsts[0])
         return bytes(text)
 
+    def alike(self, state: int, count: int) -> tuple[object, ...]:
+        """Equal where the same may follow: with a limit, that is so of strings of other limits."""
+        if self.most is None:
+            return self, state, count
+        return self.dfa, state, self.most - count, max(self.fewest - count, 0)
+
     def rest_length(self, state: int, count: int) -> int:
         """The bytes of the shortest rest."""
         return self.paths.lengths[state] + max(self.fewest - count, 0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from phloem.grammar.automaton import Region
+from phloem.grammar.automaton import Moved, Region
 from phloem.grammar.dfa import Budget, Dfa
 from phloem.grammar.dfa.literals import of_lengths
 from phloem.grammar.dfa.serial import packed
@@ -99,7 +99,7 @@ class Regions:
     def _counted(self, cursor: StringCursor) -> Region:
         ((string, state, count, level),) = cursor.places
         kind, layout = type(cursor), cursor.layout
-        states = [string.dfa.run(lead) for lead in _LEADS]
+        states = _behind_leads(string.dfa)
         within = states.index(state)
         ended = count - bool(within)
         shift = 0 if string.most is None else max(0, _WINDOW - (string.most - ended))
@@ -112,8 +112,11 @@ class Regions:
             place = (string, states[inner], begun, level)
             return self._machine.cursor(kind, layout, (place,), b"")
 
-        leaving = _ENDS if shift else _LEAVING_WINDOW
-        return Region(_window(), shift * _WITHIN + within, at, leaving=leaving)
+        if not shift:
+            return Region(_window(), within, at, leaving=_LEAVING_WINDOW)
+        by = shift * _WITHIN
+        moved = Moved(by, _WINDOW * _WITHIN)
+        return Region(_window(), by + within, at, leaving=_ENDS, moved=moved)
 
     def of_indent(self, cursor: Indent) -> Region | None:
         """Where a cursor is within the blanks of an indentation."""
@@ -172,6 +175,11 @@ class Regions:
             if joint is not None and at in joint.states:
                 return joint, joint.states[at]
         return None
+
+
+@lru_cache(maxsize=16)
+def _behind_leads(dfa: Dfa) -> list[int]:
+    return [dfa.run(lead) for lead in _LEADS]
 
 
 def _has_wide_class(places: tuple[NamePlace, ...]) -> bool:

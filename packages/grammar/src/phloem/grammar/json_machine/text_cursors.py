@@ -271,7 +271,8 @@ class StringCursor(TextCursor):
             return None
         base = self.machine.levels.text
         alone = tuple([(string, state, count, base) for string, state, count, _ in self.places])
-        key = (self.pending, *[place[:3] for place in self.places])
+        alike = [string.alike(state, count) for string, state, count, _ in self.places]
+        key = (self.pending, *alike)
         return ValuePart(self, level, StringCursor, (alone, self.pending), key)
 
     def _find_region(self) -> Region | None:
