@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import get_args
 
 import pytest
@@ -50,9 +51,15 @@ def _option(config, name, default):
     return config.getoption(f"--native-{name}", default=default)
 
 
-def pytest_collection_modifyitems(items):
+def _among_others(config):
+    """Whether this process is one of several that share the tests out (pytest-xdist)."""
+    return hasattr(config, "workerinput")
+
+
+def pytest_collection_modifyitems(config, items):
     # What they wait for runs beside all others then.
-    items.sort(key=lambda item: item.get_closest_marker("background") is not None)
+    if not _among_others(config):
+        items.sort(key=lambda item: item.get_closest_marker("background") is not None)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,8 +67,12 @@ def background(request):
     """Gives what the functions return that tests name by the mark `background`.
 
     They wait for processes that take long, and are called one after the other, from the first
-    test of this folder on, so that these processes use one core while tests use another.
+    test of this folder on, so that these processes use one core while tests use another. Where
+    another process runs tests meanwhile they are called by the test that asks.
     """
+    if _among_others(request.config):
+        yield cache(lambda function, *args: function(*args))
+        return
     with ThreadPoolExecutor(1) as pool:
         begun = {
             mark.args: pool.submit(*mark.args)

@@ -29,6 +29,80 @@ struct ByteRows {
   }
 };
 
+#if PHLOEM_AVX2
+
+// Products of one row with each query; `UNITS` of 32 bits, or if it is 0 as many as `units` says.
+template <int QUERIES, int UNITS>
+inline void row_products(const int32_t* queries, const int8_t* row, int units,
+                         native::Ints (&sums)[QUERIES]) {
+  if (UNITS != 0) units = UNITS;
+#pragma GCC unroll 4
+  for (int q = 0; q < QUERIES; ++q) sums[q] = native::Ints{};
+#pragma GCC unroll 2
+  for (int u = 0; u < units; u += native::WIDTH) {
+    const native::Bytes key = load<native::Bytes>(row + 4 * u);
+#pragma GCC unroll 4
+    for (int q = 0; q < QUERIES; ++q)
+      sums[q] = native::signed_dot4(sums[q], key, load<native::Bytes>(queries + q * units + u));
+  }
+}
+
+// Sums of lanes by halves, as three steps: eight rows' lanes end as one lane each, in order.
+inline native::Ints add_pairs(native::Ints a, native::Ints b) {
+  return (native::Ints)_mm256_unpacklo_epi32((__m256i)a, (__m256i)b) +
+         (native::Ints)_mm256_unpackhi_epi32((__m256i)a, (__m256i)b);
+}
+inline native::Ints add_quads(native::Ints a, native::Ints b) {
+  return (native::Ints)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b) +
+         (native::Ints)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b);
+}
+inline native::Ints add_halves(native::Ints a, native::Ints b) {
+  return (native::Ints)_mm256_permute2x128_si256((__m256i)a, (__m256i)b, 0x20) +
+         (native::Ints)_mm256_permute2x128_si256((__m256i)a, (__m256i)b, 0x31);
+}
+
+// Products of so many rows, a power of two up to eight, added up as far as these go.
+template <int QUERIES, int UNITS, int ROWS>
+inline void rows_products(const int32_t* queries, const int8_t* const* rows, int units,
+                          native::Ints (&sums)[QUERIES]) {
+  if constexpr (ROWS == 1) {
+    row_products<QUERIES, UNITS>(queries, rows[0], units, sums);
+  } else {
+    native::Ints others[QUERIES];
+    rows_products<QUERIES, UNITS, ROWS / 2>(queries, rows, units, sums);
+    rows_products<QUERIES, UNITS, ROWS / 2>(queries, rows + ROWS / 2, units, others);
+#pragma GCC unroll 4
+    for (int q = 0; q < QUERIES; ++q)
+      sums[q] = ROWS == 2   ? add_pairs(sums[q], others[q])
+                : ROWS == 4 ? add_quads(sums[q], others[q])
+                            : add_halves(sums[q], others[q]);
+  }
+}
+
+template <int QUERIES, int UNITS, class Emit>
+inline void key_products(const int32_t* queries, const ByteRows& keys, int units, int count,
+                         Emit emit) {
+  for (int first = 0; first < count; first += LANES) {
+    native::Ints low[QUERIES], high[QUERIES];
+    rows_products<QUERIES, UNITS, 8>(queries, keys.at + first, units, low);
+    rows_products<QUERIES, UNITS, 8>(queries, keys.at + first + 8, units, high);
+#pragma GCC unroll 4
+    for (int q = 0; q < QUERIES; ++q) emit(q, first / LANES, i32x16{low[q], high[q]});
+  }
+}
+
+// Heads of 64 dimensions are the most usual ones.
+template <int QUERIES, class Emit>
+inline void key_products(const int32_t* queries, const ByteRows& keys, int units, int count,
+                         Emit emit) {
+  if (units == LANES)
+    key_products<QUERIES, LANES>(queries, keys, units, count, emit);
+  else
+    key_products<QUERIES, 0>(queries, keys, units, count, emit);
+}
+
+#else
+
 template <int QUERIES, class Emit>
 inline void key_products(const int32_t* queries, const ByteRows& keys, int units, int count,
                          Emit emit) {
@@ -50,11 +124,12 @@ inline void key_products(const int32_t* queries, const ByteRows& keys, int units
   }
 }
 
-// Four tokens' bytes of QUADS times 16 dimensions as quads, one vector of 16 dimensions after the
-// other. Where it is faster the dimensions are in another order, which `in_order` undoes for the
-// sums.
+#endif
+
 #if PHLOEM_AVX512
 
+// Four tokens' bytes of QUADS times 16 dimensions as quads, one vector of 16 dimensions after the
+// other, but for the order of the dimensions, which `in_order` undoes for the sums.
 constexpr int QUADS = 4;
 
 inline void load_quads(const int8_t* const rows[4], u8x64 quads[QUADS]) {
@@ -88,46 +163,6 @@ inline void in_order(i32x16 x[4]) {
   x[3] = choose_quarters<ODD>(odd[0], odd[1]);
 }
 
-#elif PHLOEM_AVX2
-
-// For more there are no registers.
-constexpr int QUADS = 2;
-
-inline void load_quads(const int8_t* const rows[4], u8x64 quads[QUADS]) {
-  __m256i x[4];
-  for (int t = 0; t < 4; ++t) x[t] = _mm256_loadu_si256((const __m256i*)rows[t]);
-  const __m256i low[2] = {_mm256_unpacklo_epi8(x[0], x[1]), _mm256_unpacklo_epi8(x[2], x[3])};
-  const __m256i high[2] = {_mm256_unpackhi_epi8(x[0], x[1]), _mm256_unpackhi_epi8(x[2], x[3])};
-  quads[0] = {(native::Bytes)_mm256_unpacklo_epi16(low[0], low[1]),
-              (native::Bytes)_mm256_unpackhi_epi16(low[0], low[1])};
-  quads[1] = {(native::Bytes)_mm256_unpacklo_epi16(high[0], high[1]),
-              (native::Bytes)_mm256_unpackhi_epi16(high[0], high[1])};
-}
-
-// Each register has four dimensions of the first vector, and then four of the second.
-inline void in_order(i32x16 x[QUADS]) {
-  const auto halves = [](native::Ints a, native::Ints b, auto order) {
-    return (native::Ints)_mm256_permute2x128_si256((__m256i)a, (__m256i)b, order.value);
-  };
-  constexpr std::integral_constant<int, 0x20> FIRST;
-  constexpr std::integral_constant<int, 0x31> SECOND;
-  const i32x16 a = x[0], b = x[1];
-  x[0] = {halves(a.low, a.high, FIRST), halves(b.low, b.high, FIRST)};
-  x[1] = {halves(a.low, a.high, SECOND), halves(b.low, b.high, SECOND)};
-}
-
-#else
-
-constexpr int QUADS = 1;
-
-inline void load_quads(const int8_t* const rows[4], u8x64 quads[QUADS]) {
-  interleave(rows, reinterpret_cast<int8_t*>(quads));
-}
-
-inline void in_order(i32x16*) {}
-
-#endif
-
 template <int QUERIES, class Emit>
 inline void value_products(const uint8_t* weights, const ByteRows& values, int vectors, int count,
                            Emit emit) {
@@ -155,6 +190,33 @@ inline void value_products(const uint8_t* weights, const ByteRows& values, int v
   }
 }
 
+#else
+
+template <int QUERIES, class Emit>
+inline void value_products(const uint8_t* weights, const ByteRows& values, int vectors, int count,
+                           Emit emit) {
+  for (int v = 0; v < vectors; ++v) {
+    i32x16 sums[QUERIES] = {};
+    const uint8_t* left = weights;
+    for (int64_t t = 0; t < count; t += 4) {
+#pragma GCC unroll 2
+      for (int pair = 0; pair < 2; ++pair, left += sizeof(int32_t)) {
+        const int8_t* const* rows = values.at + t + 2 * pair;
+        const i16x32 pairs = row_pairs(rows[0] + v * LANES, rows[1] + v * LANES);
+#pragma GCC unroll 4
+        for (int q = 0; q < QUERIES; ++q) {
+          const size_t query = q * BLOCK * sizeof(int16_t);
+          sums[q] = PairProduct::add(sums[q], load<int32_t>(left + query), pairs);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < QUERIES; ++q) emit(q, v, sums[q]);
+  }
+}
+
+#endif
+
 // Calls f with the number of queries as a constant.
 template <class F>
 inline void for_few(int queries, F f) {
@@ -174,8 +236,8 @@ void few_key_products(int size, const int32_t* queries, const ByteRows& keys, in
   for_few(size, [&](auto n) { key_products<n.value>(queries, keys, units, count, emit); });
 }
 
-// emit(query, vector, products of the weights, BLOCK bytes a query, with 16 dimensions of the
-// values). Weights behind the last token are 0.
+// emit(query, vector, products of the weights, BLOCK a query, with 16 dimensions of the values).
+// Weights are as packed values take them; those behind the last token are 0.
 template <class Emit>
 void few_value_products(int size, const uint8_t* weights, const ByteRows& values, int vectors,
                         int count, Emit emit) {

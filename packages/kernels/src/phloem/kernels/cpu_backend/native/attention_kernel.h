@@ -1,10 +1,10 @@
 // The arithmetic of attention on what lies packed in a thread's scratch: products of a tile of
 // queries with a block, and the exponential.
 //
-// A product's operands are made of 32-bit units along the summed dimension, one float or four
-// bytes: rows of units on the left (queries or probabilities), vectors of 16 columns on the right
-// (keys or values). Every element is one chain over ascending units, so that its bits do not depend
-// on the tile that it falls into.
+// A product's operands are made of 32-bit units along the summed dimension, one float, four bytes
+// or two of them widened: rows of units on the left (queries or probabilities), vectors of 16
+// columns on the right (keys or values). Every element is one chain over ascending units, so that
+// its bits do not depend on the tile that it falls into.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,16 @@
 namespace phloem {
 
 // As many accumulators as there are registers for.
-constexpr int TILE_ROWS = PHLOEM_AVX512 ? 6 : 4;
+constexpr int TILE_ROWS = 6;
 constexpr int TILE_VECTORS = PHLOEM_AVX512 ? 4 : 1;
+
+// Whether packed bytes are pairs of 16 bits: one multiplication each, where four bytes take two and
+// more around them, unless the machine has one for these.
+constexpr bool PAIRS = !PHLOEM_AVX512;
+constexpr int UNIT_BYTES = PAIRS ? 2 : 4;
+
+// What keys have flipped where they are products' unsigned side: they are keys + 128 then.
+constexpr uint8_t KEY_FLIP = PAIRS ? 0 : 0x80;
 
 struct FloatProduct {
   using Sum = f32x16;
@@ -27,13 +35,16 @@ struct FloatProduct {
   }
 };
 
-// Signed bytes on the left, unsigned ones on the right: queries and keys + 128. Without what + 128
-// adds the sum is native::first_dots less.
+// Signed bytes on both sides, queries and keys; see KEY_FLIP.
 struct KeyProduct {
   using Sum = i32x16;
   using Right = u8x64;
   static Sum add(Sum sum, int32_t left, Right right) {
-    return add_dots(sum, right, (u8x64)splat(left));
+    const u8x64 query = (u8x64)splat(left);
+    if constexpr (KEY_FLIP == 0)
+      return signed_dot4(sum, right, query);
+    else
+      return dot4(sum, right, query);
   }
 };
 
@@ -43,6 +54,15 @@ struct ValueProduct {
   using Right = u8x64;
   static Sum add(Sum sum, int32_t left, Right right) {
     return dot4(sum, (u8x64)splat(left), right);
+  }
+};
+
+// Pairs of either.
+struct PairProduct {
+  using Sum = i32x16;
+  using Right = i16x32;
+  static Sum add(Sum sum, int32_t left, Right right) {
+    return dot2(sum, (i16x32)splat(left), right);
   }
 };
 
@@ -65,7 +85,11 @@ inline void product_tile(Left a, Right b, int units, int row, int vector, Emit e
   const f32x16* right = b.vectors + vector;
   for (int i = 0; i < units; ++i, right += b.stride) {
     typename Product::Right columns[VECTORS];
-    for (int v = 0; v < VECTORS; ++v) columns[v] = load<typename Product::Right>(right + v);
+    for (int v = 0; v < VECTORS; ++v) {
+      columns[v] = load<typename Product::Right>(right + v);
+      if constexpr (IS_TWICE<typename Product::Right>)
+        columns[v] = {native::kept(columns[v].low), native::kept(columns[v].high)};
+    }
     for (int r = 0; r < ROWS; ++r)
       for (int v = 0; v < VECTORS; ++v)
         sums[r][v] = Product::add(sums[r][v], left[r * a.stride + i], columns[v]);

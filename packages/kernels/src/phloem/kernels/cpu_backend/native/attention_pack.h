@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "attention.h"
+#include "attention_kernel.h"
 #include "phloem.h"
 #include "simd.h"
 
@@ -151,7 +152,7 @@ inline void transpose(f32x16 rows[LANES]) {
 }
 
 // Columns become quads: out[4 d + t] = row t's byte d.
-inline void interleave(const int8_t* const rows[4], int8_t* out) {
+inline void put_quads(const int8_t* const rows[4], int8_t* out) {
 #if PHLOEM_AVX512 || PHLOEM_AVX2
   __m128i x[4];
   for (int t = 0; t < 4; ++t) x[t] = _mm_loadu_si128((const __m128i*)rows[t]);
@@ -170,8 +171,8 @@ inline void interleave(const int8_t* const rows[4], int8_t* out) {
 
 inline f32x16 widen(const float* p) { return load(p); }
 inline f32x16 widen(const uint16_t* p) { return load_bf16(p); }
-// Sixty-four bytes stay as they are; + 128 makes them unsigned.
-inline f32x16 widen(const int8_t* p) { return (f32x16)(load<u8x64>(p) ^ (uint8_t)0x80); }
+// Sixty-four bytes stay as they are, but for KEY_FLIP.
+inline f32x16 widen(const int8_t* p) { return (f32x16)(load<u8x64>(p) ^ KEY_FLIP); }
 
 // Elements that a vector of units takes up in memory.
 template <class T>
@@ -196,6 +197,10 @@ inline void prefetch(const T* p, int dim) {
   for (int i = 0; i < dim; i += LINE) __builtin_prefetch(p + i, 0, 2);
 }
 
+// Four signed bytes as two pairs: the first and the third, the second and the fourth.
+inline i16x32 even_bytes(u8x64 quads) { return (i16x32)quads << 8 >> 8; }
+inline i16x32 odd_bytes(u8x64 quads) { return (i16x32)quads >> 8; }
+
 // A block to be packed, and the slots of the one that this thread will probably pack after it, or
 // none. That may be another head's, whose keys and values are so many elements further on.
 struct BlockSlots {
@@ -205,6 +210,23 @@ struct BlockSlots {
   int next_count = 0;
   int64_t next_keys = 0, next_values = 0;
 };
+
+// Some units of 16 tokens, each BLOCK_VECTORS after the one before it; returns where the next go.
+// Of pairs, the even ones of all the units come before the odd ones.
+template <class T>
+[[gnu::always_inline]] inline f32x16* put_units(f32x16* to, const f32x16 x[LANES], int units) {
+  if constexpr (sizeof(T) == 1 && PAIRS) {
+    f32x16* odd = to + units * BLOCK_VECTORS;
+    for (int i = 0; i < units; ++i) {
+      to[i * BLOCK_VECTORS] = (f32x16)even_bytes((u8x64)x[i]);
+      odd[i * BLOCK_VECTORS] = (f32x16)odd_bytes((u8x64)x[i]);
+    }
+    return odd + units * BLOCK_VECTORS;
+  } else {
+    for (int i = 0; i < units; ++i) to[i * BLOCK_VECTORS] = x[i];
+    return to + units * BLOCK_VECTORS;
+  }
+}
 
 // out[unit * BLOCK_VECTORS + v]: the unit of tokens 16 v to 16 v + 15; what there is behind the last
 // token is no matter.
@@ -229,11 +251,7 @@ void pack_keys(f32x16* out, const Slots<T>& keys, int dim, const BlockSlots& blo
         for (int t = 0; t < LANES; ++t) x[t] = widen_some(rows[t] + d, dim - d);
       transpose(x);
       const int left = std::min(LANES, units - d / UNIT);
-      if (left == LANES)
-        for (int i = 0; i < LANES; ++i) to[i * BLOCK_VECTORS] = x[i];
-      else
-        for (int i = 0; i < left; ++i) to[i * BLOCK_VECTORS] = x[i];
-      to += LANES * BLOCK_VECTORS;
+      to = left == LANES ? put_units<T>(to, x, LANES) : put_units<T>(to, x, left);
     }
   }
 }
@@ -249,10 +267,38 @@ void pack_values(f32x16* out, const Slots<T>& values, int dim, const BlockSlots&
   }
 }
 
-// out[quad * vectors + v]: dimensions 16 v to 16 v + 15 of four tokens each.
+// Two rows' bytes of 16 dimensions as pairs.
+inline i16x32 row_pairs(const int8_t* a, const int8_t* b) {
+#if PHLOEM_AVX2
+  const __m128i x = _mm_loadu_si128((const __m128i*)a), y = _mm_loadu_si128((const __m128i*)b);
+  return {(native::Shorts)_mm256_cvtepi8_epi16(_mm_unpacklo_epi8(x, y)),
+          (native::Shorts)_mm256_cvtepi8_epi16(_mm_unpackhi_epi8(x, y))};
+#else
+  int16_t pairs[2 * LANES];
+  for (int d = 0; d < LANES; ++d) {
+    pairs[2 * d] = a[d];
+    pairs[2 * d + 1] = b[d];
+  }
+  return load<i16x32>(pairs);
+#endif
+}
+
+// 16 dimensions of four tokens: a vector of quads, or one of the first two tokens' pairs and, `row`
+// vectors after it, one of the others'.
+inline void put_values(f32x16* to, int row, const int8_t* const tokens[4]) {
+  if constexpr (PAIRS) {
+    store(to, row_pairs(tokens[0], tokens[1]));
+    store(to + row, row_pairs(tokens[2], tokens[3]));
+  } else {
+    put_quads(tokens, reinterpret_cast<int8_t*>(to));
+  }
+}
+
+// out[unit * vectors + v]: dimensions 16 v to 16 v + 15 of some tokens each.
 inline void pack_values(f32x16* out, const Slots<int8_t>& values, int dim,
                         const BlockSlots& block) {
   alignas(64) static constexpr int8_t zeros[LANES] = {};
+  const int vectors = vectors_of(dim);
   for (int first = 0; first < block.count; first += 4) {
     const int8_t* rows[4];
     const int tokens = std::min(4, block.count - first);
@@ -261,7 +307,7 @@ inline void pack_values(f32x16* out, const Slots<int8_t>& values, int dim,
       if (first + t < block.next_count)
         prefetch(values.elements(block.next[first + t]) + block.next_values, dim);
     }
-    for (int d = 0; d < dim; d += LANES, ++out) {
+    for (int d = 0; d < dim; d += LANES) {
       const int8_t* parts[4];
       int8_t padded[4][LANES] = {};
       for (int t = 0; t < 4; ++t) {
@@ -270,8 +316,9 @@ inline void pack_values(f32x16* out, const Slots<int8_t>& values, int dim,
         std::memcpy(padded[t], parts[t], dim - d);
         parts[t] = padded[t];
       }
-      interleave(parts, reinterpret_cast<int8_t*>(out));
+      put_values(out + d / LANES, vectors, parts);
     }
+    out += 4 / UNIT_BYTES * vectors;
   }
 }
 

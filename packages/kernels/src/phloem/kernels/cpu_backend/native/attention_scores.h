@@ -182,18 +182,18 @@ class FloatTile {
 // both products are exact integers.
 class ByteTile {
  public:
-  static int units(int dim) { return (dim + 3) / 4; }
-
   ByteTile(Arena& arena, int queries, int dim, int value_vectors)
-      : units_(units(dim)),
+      : quads_((dim + 3) / 4),
+        units_(quads_ * UNITS),
         value_vectors_(value_vectors),
-        queries_(arena.take<int32_t>(static_cast<size_t>(queries) * units_)),
+        queries_(arena.take<int32_t>(static_cast<size_t>(queries) * quads_)),
+        pairs_(arena.take<int32_t>(PAIRS ? static_cast<size_t>(queries) * units_ : 0)),
         scales_(arena.take<float>(queries)),
         offsets_(arena.take<int32_t>(queries)),
         scores_(arena.take<float>(static_cast<size_t>(queries) * BLOCK)),
-        weights_(arena.take<uint8_t>(static_cast<size_t>(queries) * BLOCK)),
+        weights_(arena.take<uint8_t>(static_cast<size_t>(queries) * BLOCK * UNITS)),
         keys_(arena.take<f32x16>(static_cast<size_t>(units_) * BLOCK_VECTORS)),
-        values_(arena.take<f32x16>(static_cast<size_t>(value_vectors) * BLOCK / 4)),
+        values_(arena.take<f32x16>(static_cast<size_t>(value_vectors) * BLOCK / UNIT_BYTES)),
         key_scales_(arena.take<float>(BLOCK)),
         value_scales_(arena.take<float>(BLOCK)) {}
 
@@ -204,7 +204,7 @@ class ByteTile {
     const float step = largest(bits) / 127.0f;
     // Zeros otherwise; a step that is not finite makes the scores NaN.
     const bool usable = step > 0 && step < INFINITY;
-    int8_t* to = reinterpret_cast<int8_t*>(queries_ + static_cast<size_t>(i) * units_);
+    int8_t* to = reinterpret_cast<int8_t*>(queries_ + static_cast<size_t>(i) * quads_);
     i32x16 total{};
     for (int d = 0; d < dim; d += LANES) {
       const int left = std::min(LANES, dim - d);
@@ -212,10 +212,11 @@ class ByteTile {
       if (usable) x = round_to_int(load_some(q + d, left) / splat(step));
       total += x;
       const i8x16 bytes = low_bytes(x);
-      std::memcpy(to + d, &bytes, std::min(LANES, 4 * units_ - d));
+      std::memcpy(to + d, &bytes, std::min(LANES, 4 * quads_ - d));
     }
     scales_[i] = step * (scale * LOG2_E);
-    offsets_[i] = native::first_dots(-128 * sum(total))[0];
+    offsets_[i] = KEY_FLIP == 0 ? 0 : -128 * sum(total);
+    if constexpr (PAIRS) set_pairs(i);
   }
 
   // `queries`: how many will read the block.
@@ -239,17 +240,18 @@ class ByteTile {
     float* scores = row(range.begin);
     const int32_t* offsets = offsets_ + range.begin;
     const float* scales = key_scales_;
-    const int32_t* queries = queries_ + static_cast<size_t>(range.begin) * units_;
+    const int32_t* quads = queries_ + static_cast<size_t>(range.begin) * quads_;
+    const int32_t* units = PAIRS ? pairs_ + static_cast<size_t>(range.begin) * units_ : quads;
     const int size = range.end - range.begin;
     const auto emit = [=](int r, int v, i32x16 x) {
-      store(scores + r * BLOCK + v * LANES,
-            to_float(x + splat(offsets[r])) * load(scales + v * LANES));
+      if constexpr (KEY_FLIP != 0) x += splat(offsets[r]);
+      store(scores + r * BLOCK + v * LANES, to_float(x) * load(scales + v * LANES));
     };
     if (few_)
-      few_key_products(size, queries, key_rows_, units_, count, emit);
+      few_key_products(size, quads, key_rows_, quads_, count, emit);
     else
-      product<KeyProduct>({queries, units_}, {keys_, BLOCK_VECTORS}, units_, size,
-                          vectors_of(count), emit);
+      product<Packed<KeyProduct>>({units, units_}, {keys_, BLOCK_VECTORS}, units_, size,
+                                  vectors_of(count), emit);
     // See FloatTile.
     each_query(range, positions, start, count, [&](int i, int seen, auto masked) {
       results.most[i] = largest_score<masked>(row(i), seen) * scales_[i];
@@ -261,7 +263,7 @@ class ByteTile {
 
   // See FloatTile.
   void accumulate(QueryRange range, int count, f32x16* sums, const float* keep, const float* add) {
-    const uint8_t* weights = weights_ + static_cast<size_t>(range.begin) * BLOCK;
+    const uint8_t* weights = weights_of(range.begin);
     const int size = range.end - range.begin;
     const auto emit = [=, this](int r, int v, i32x16 x) {
       const int i = range.begin + r;
@@ -271,12 +273,43 @@ class ByteTile {
     if (few_)
       few_value_products(size, weights, value_rows_, value_vectors_, count, emit);
     else
-      product<ValueProduct>({reinterpret_cast<const int32_t*>(weights), BLOCK / 4},
-                            {values_, value_vectors_}, (count + 3) / 4, size, value_vectors_, emit);
+      product<Packed<ValueProduct>>(
+          {reinterpret_cast<const int32_t*>(weights), BLOCK / UNIT_BYTES},
+          {values_, value_vectors_}, (count + 3) / 4 * UNITS, size, value_vectors_, emit);
   }
 
  private:
+  // Units of four bytes.
+  static constexpr int UNITS = 4 / UNIT_BYTES;
+
+  template <class Product>
+  using Packed = std::conditional_t<PAIRS, PairProduct, Product>;
+
   float* row(int i) { return scores_ + static_cast<size_t>(i) * BLOCK; }
+
+  uint8_t* weights_of(int i) const { return weights_ + static_cast<size_t>(i) * BLOCK * UNITS; }
+
+  // A query's quads in the order that put_units gives keys.
+  void set_pairs(int i) {
+    const int32_t* from = queries_ + static_cast<size_t>(i) * quads_;
+    int32_t* to = pairs_ + static_cast<size_t>(i) * units_;
+    int q = 0;
+    for (; q + LANES <= quads_; q += LANES, to += 2 * LANES) {
+      const u8x64 quads = load<u8x64>(from + q);
+      store(to, even_bytes(quads));
+      store(to + LANES, odd_bytes(quads));
+    }
+    const int left = quads_ - q;
+    for (int k = 0; k < left; ++k) {
+      int16_t even[2], odd[2];
+      for (int p = 0; p < 2; ++p) {
+        even[p] = static_cast<int8_t>(from[q + k] >> 16 * p);
+        odd[p] = static_cast<int8_t>(from[q + k] >> (16 * p + 8));
+      }
+      std::memcpy(to + k, even, sizeof even);
+      std::memcpy(to + left + k, odd, sizeof odd);
+    }
+  }
 
   // Leaves the probabilities times the scales of the values in the place of the scores.
   template <bool MASKED>
@@ -306,20 +339,24 @@ class ByteTile {
     const f32x16 inverse = splat(255.0f / results.unit[i]);
     // Adding 1.5 * 2^23 rounds to the nearest integer, and leaves it in the lowest bits.
     const f32x16 magic = splat(12582912.0f);
-    uint8_t* weights = weights_ + static_cast<size_t>(i) * BLOCK;
+    uint8_t* weights = weights_of(i);
     for (int v = 0; v < BLOCK_VECTORS; ++v) {
       const i32x16 rounded = (i32x16)(fma(load(scores + v * LANES), inverse, magic));
-      store(weights + v * LANES, low_bytes(rounded));
+      if constexpr (PAIRS)
+        store(weights + 2 * v * LANES, low_halves((u32x16)rounded));
+      else
+        store(weights + v * LANES, low_bytes(rounded));
     }
     results.unit[i] /= 255.0f;
   }
 
-  const int units_, value_vectors_;
+  const int quads_, units_, value_vectors_;
   int32_t* const queries_;  // four bytes each
+  int32_t* const pairs_;    // the same as units, where these are not quads
   float* const scales_;
   int32_t* const offsets_;  // what products of keys + 128 have to start from
   float* const scores_;
-  uint8_t* const weights_;
+  uint8_t* const weights_;  // bytes, or 16 bits each, in units
   f32x16* const keys_;
   f32x16* const values_;
   float* const key_scales_;

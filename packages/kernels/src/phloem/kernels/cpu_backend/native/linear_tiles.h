@@ -54,17 +54,6 @@ struct PanelsOf {
 
 using Panels = PanelsOf<PAIR>;
 
-// Keeps what is used more than once in a register: GCC would load it with each use.
-template <class V>
-inline V kept(V v) {
-#if PHLOEM_AVX512
-  asm("" : "+v"(v));
-#elif PHLOEM_AVX2
-  asm("" : "+x"(v));
-#endif
-  return v;
-}
-
 // Four bytes for all lanes, and a sum, where they stand in the program. On AVX2 GCC would share the
 // former between columns, for which there are no registers, and add up terms before sums: both end
 // in memory.
@@ -75,7 +64,7 @@ inline native::Bytes quad_in_turn(const int8_t* four) {
   asm volatile("vpbroadcastd %1, %0" : "=x"(quad) : "m"(*reinterpret_cast<const Four*>(four)));
   return quad;
 #else
-  return kept(native::splat4(four));
+  return native::kept(native::splat4(four));
 #endif
 }
 
@@ -116,10 +105,10 @@ void run_f32(const PanelsOf<N>& panels, const LinearInput& x, int k, int row, fl
     native::Floats w[COLUMNS];
 #pragma GCC unroll 16
     for (int c = 0; c < COLUMNS; ++c)
-      w[c] = kept(load<native::Floats>(panels.column(c, step, 4)));
+      w[c] = native::kept(load<native::Floats>(panels.column(c, step, 4)));
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
-      const native::Floats value = kept(native::splat(values[static_cast<size_t>(r) * k + i]));
+      const native::Floats value = native::kept(native::splat(values[static_cast<size_t>(r) * k + i]));
 #pragma GCC unroll 16
       for (int c = 0; c < COLUMNS; ++c) sums.of[r][c] = native::fma(value, w[c], sums.of[r][c]);
     }

@@ -66,6 +66,17 @@ typedef uint8_t Bytes __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
 typedef int8_t SmallInts __attribute__((vector_size(WIDTH)));
 
+// Keeps what is used more than once in a register: GCC would load it with each use.
+template <class V>
+inline V kept(V v) {
+#if PHLOEM_AVX512
+  asm("" : "+v"(v));
+#elif PHLOEM_AVX2
+  asm("" : "+x"(v));
+#endif
+  return v;
+}
+
 inline Ints splat(int32_t x) { return Ints{} + x; }
 inline Floats splat(float x) {
   int32_t bits;
@@ -191,6 +202,18 @@ inline Ints dot4(Ints acc, Bytes u, Bytes s) {
 #endif
 }
 
+// acc[i] += a[2i] * b[2i] + a[2i+1] * b[2i+1], of which each product fits 16 bits.
+inline Ints dot2(Ints acc, Shorts a, Shorts b) {
+#if PHLOEM_AVX2
+  return acc + (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif !PHLOEM_AVX512 && defined(__SSE2__)
+  return acc + (Ints)__builtin_ia32_pmaddwd128(a, b);
+#else
+  const Ints products = (Ints)(a * b);
+  return acc + ((products << 16 >> 16) + (products >> 16));
+#endif
+}
+
 // Bytes of a weight w, kept as w + 128, for products with bytes from -127 to 127: dots start at
 // first_dots(-128 * the sum of the latter).
 #if PHLOEM_AVX2
@@ -220,6 +243,16 @@ inline Ints first_dots(int32_t offset) { return splat(offset); }
 inline Ints add_dots(Ints dots, Weights w, Bytes x) { return dot4(dots, w, x); }
 
 #endif
+
+// acc[i] += dot(a[4i..4i+3], b[4i..4i+3]) of bytes from -127 to 127, both signed.
+inline Ints signed_dot4(Ints acc, Bytes a, Bytes b) {
+#if PHLOEM_AVX2
+  return add_dots(acc, {_mm256_abs_epi8((__m256i)a), (__m256i)a}, b);
+#else
+  acc = dot2(acc, (Shorts)a << 8 >> 8, (Shorts)b << 8 >> 8);
+  return dot2(acc, (Shorts)a >> 8, (Shorts)b >> 8);
+#endif
+}
 
 // Sums of products of half bytes (0 to 15) with signed bytes (-127 to 127), eight times a lane's
 // four: two products each time for 16 bits, which hold them. `total` is what dot4 would have made.

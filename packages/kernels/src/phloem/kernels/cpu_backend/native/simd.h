@@ -34,7 +34,9 @@ using u32x16 = Sixteen<native::Words>;
 using u16x16 = Sixteen<native::Halves>;
 using i8x16 = Sixteen<native::SmallInts>;
 using u8x64 = Sixteen<native::Bytes>;
+using i16x32 = Sixteen<native::Shorts>;
 
+using native::dot2;
 using native::dot4;
 using native::fma;
 using native::low_bytes;
@@ -42,6 +44,7 @@ using native::low_halves;
 using native::max;
 using native::min;
 using native::round_to_int;
+using native::signed_dot4;
 using native::to_float;
 using native::to_int;
 using native::widen;
@@ -51,6 +54,7 @@ using native::widen;
   inline auto NAME(Twice<H> a, V... b) {                                               \
     return Twice(NAME(a.low, b.low...), NAME(a.high, b.high...));                      \
   }
+PHLOEM_IN_HALVES(dot2)
 PHLOEM_IN_HALVES(dot4)
 PHLOEM_IN_HALVES(fma)
 PHLOEM_IN_HALVES(low_bytes)
@@ -58,19 +62,11 @@ PHLOEM_IN_HALVES(low_halves)
 PHLOEM_IN_HALVES(max)
 PHLOEM_IN_HALVES(min)
 PHLOEM_IN_HALVES(round_to_int)
+PHLOEM_IN_HALVES(signed_dot4)
 PHLOEM_IN_HALVES(to_float)
 PHLOEM_IN_HALVES(to_int)
 PHLOEM_IN_HALVES(widen)
 #undef PHLOEM_IN_HALVES
-
-// See native::weights.
-inline native::Ints add_dots(native::Ints dots, native::Bytes kept, native::Bytes x) {
-  return native::add_dots(dots, native::weights(kept), x);
-}
-template <class H, class G>
-inline Twice<H> add_dots(Twice<H> dots, Twice<G> kept, Twice<G> x) {
-  return {add_dots(dots.low, kept.low, x.low), add_dots(dots.high, kept.high, x.high)};
-}
 
 inline i32x16 splat(int32_t x) { return i32x16{} + x; }
 inline f32x16 splat(float x) {
