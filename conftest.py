@@ -11,6 +11,9 @@ import os
 
 from hypothesis import settings
 
+# Processes share the cores: threads that wait for their next loop should not hold one.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # Deadlines measure the machine, not the code.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
