@@ -6,11 +6,13 @@ import json
 import subprocess
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
+import psutil
 import pytest
 
-from phloem.server.children import Child, ChildConfig, main_of
+from phloem.server.children import Child, ChildConfig, main_of, started_ahead
 from phloem.server.config import ServerArgs
 from phloem.server.ipc import private_endpoints
 
@@ -24,7 +26,7 @@ def start(tmp_path, monkeypatch):
     started = []
     with private_endpoints() as endpoints:
 
-        def start(code, died=lambda sentence: None, log_format="text"):
+        def start(code, died=lambda sentence: None, log_format="text", ahead=None):
             (tmp_path / f"{MODULE}.py").write_text(
                 "import os, signal, sys, threading\n"
                 "from pathlib import Path\n"
@@ -33,7 +35,8 @@ def start(tmp_path, monkeypatch):
             )
             args, now = ServerArgs(page_size=2), time.monotonic()
             config = ChildConfig(args, "x", endpoints, "info", now, log_format)
-            started.append(Child("test", MODULE, config, died))
+            with ahead or nullcontext() as early:
+                started.append(Child("test", MODULE, config, died, early))
             return started[-1], Path(endpoints.folder)
 
         yield start
@@ -65,6 +68,33 @@ def test_its_death_is_told_with_the_cause(start, code, cause):
     start(code, deaths)
     assert deaths.heard.wait(30)
     assert deaths == [f"the test process died ({cause})"]
+
+
+def test_it_is_the_process_that_was_started_ahead_for_it(start):
+    deaths = Deaths()
+    child, _ = start("sys.exit(os.getpid() % 100)", deaths, ahead=started_ahead(MODULE))
+    assert deaths.heard.wait(30)
+    assert deaths == [f"the test process died (exit status {child.pid % 100})"]
+
+
+def test_one_that_was_started_ahead_for_something_else_is_not_taken(start):
+    deaths = Deaths()
+    start("sys.exit(7)", deaths, ahead=started_ahead("json.tool"))
+    assert deaths.heard.wait(30)
+    assert deaths == ["the test process died (exit status 7)"]
+
+
+def test_what_was_started_ahead_and_not_taken_ends_without_a_word(start, capfd):
+    def there():
+        return [p for p in psutil.Process().children() if MODULE in " ".join(p.cmdline())]
+
+    deaths = Deaths()
+    start("sys.exit(0)", deaths)  # makes the module
+    assert deaths.heard.wait(30)
+    with started_ahead(MODULE):
+        assert there()
+    assert not there()
+    assert capfd.readouterr().err == ""
 
 
 def test_its_log_has_the_format_that_it_was_told_of(start, capfd):

@@ -15,14 +15,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import msgspec
 
 from phloem.server.config import ServerArgs
 from phloem.server.ipc import Endpoints
 from phloem.server.observability.logs import set_up_logs
+
+SCHEDULER = "phloem.server.scheduler_process"
+DETOKENIZER = "phloem.server.detokenizer_process"
 
 _SECONDS_TO_END = 2.0
 _GOODBYE = b"."
@@ -110,24 +113,66 @@ def main_of(module: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
+class Ahead:
+    """A child's process that has been started before it is known what to tell it."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self._process: subprocess.Popen[bytes] | None = _started(module)
+
+    def take(self) -> subprocess.Popen[bytes] | None:
+        """The process, which is the caller's from then on; None: somebody has it."""
+        process, self._process = self._process, None
+        return process
+
+    def drop(self) -> None:
+        """Kill it, if nobody took it."""
+        process = self.take()
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+@contextmanager
+def started_ahead(module: str) -> Iterator[Ahead]:
+    """A process for a `Child`, which imports what it needs while this one does the same."""
+    ahead = Ahead(module)
+    try:
+        yield ahead
+    finally:
+        ahead.drop()
+
+
+def _started(module: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        main_of(module),
+        stdin=subprocess.PIPE,
+        # Standard output is the parent's, and so is the terminal's Ctrl-C.
+        stdout=2,
+        start_new_session=True,
+        env=_ENVIRONMENT | os.environ,
+    )
+
+
 class Child:
     """A child process that runs a module's `main`."""
 
     def __init__(
-        self, name: str, module: str, config: ChildConfig, died: Callable[[str], None]
+        self,
+        name: str,
+        module: str,
+        config: ChildConfig,
+        died: Callable[[str], None],
+        ahead: Ahead | None = None,
     ) -> None:
-        """Start it; `died` is called with a sentence, in a thread of ours, should it end early."""
+        """Start it, or take the one that was started ahead for the same module; `died` is called
+        with a sentence, in a thread of ours, should it end early.
+        """
         self.name = name
         self._died = died
         self._ending = False
-        self._process = subprocess.Popen(
-            main_of(module),
-            stdin=subprocess.PIPE,
-            # Standard output is the parent's, and so is the terminal's Ctrl-C.
-            stdout=2,
-            start_new_session=True,
-            env=_ENVIRONMENT | os.environ,
-        )
+        process = ahead.take() if ahead is not None and ahead.module == module else None
+        self._process = process or _started(module)
         assert self._process.stdin is not None, "it was made as a pipe"
         self._stdin = self._process.stdin
         self._watcher = threading.Thread(target=self._watch, name=f"watch-{name}", daemon=True)

@@ -17,7 +17,7 @@ from typing import Any
 import zmq
 
 from phloem.grammar.vocabulary import Vocabulary
-from phloem.server.children import Child, ChildConfig
+from phloem.server.children import DETOKENIZER, SCHEDULER, Ahead, Child, ChildConfig
 from phloem.server.compiling import NoCompiler, ServiceCompiler, make_compiler
 from phloem.server.config import ServerArgs
 from phloem.server.in_flight import Report
@@ -28,10 +28,7 @@ from phloem.server.tokenizer import Tokenizer
 from phloem.server.tokenizer_manager import TokenizerManager
 from phloem.server.vocabulary import grammar_vocabulary
 
-_MODULES = {
-    "scheduler": "phloem.server.scheduler_process",
-    "detokenizer": "phloem.server.detokenizer_process",
-}
+_MODULES = {"scheduler": SCHEDULER, "detokenizer": DETOKENIZER}
 _SECONDS_TO_EXPLAIN = 1.0
 """How long after a child's death its last message may arrive."""
 
@@ -76,9 +73,14 @@ class RunningEngine:
 
 @asynccontextmanager
 async def launched(
-    model: LocatedModel, log_level: str = "info", log_format: str = "text", care: Care | None = None
+    model: LocatedModel,
+    log_level: str = "info",
+    log_format: str = "text",
+    care: Care | None = None,
+    ahead: Ahead | None = None,
 ) -> AsyncIterator[RunningEngine]:
-    """Start an engine's processes; at the end nothing of them is left.
+    """Start an engine's processes, but for one that was started `ahead`; at the end nothing of
+    them is left.
 
     Raises:
         ValueError: the options do not fit the model or the machine.
@@ -98,7 +100,7 @@ async def launched(
             care.watchdog_seconds,
             care.watchdog_exits,
         )
-        with _children(config, loop, died) as pids:
+        with _children(config, loop, died, ahead) as pids:
             tokenizer = Tokenizer.from_folder(model.tokenizer_folder)
             # Found out now, while the others start, and not while streams would wait for it.
             _ = tokenizer.least_tokens
@@ -164,7 +166,10 @@ def _mailboxes(
 
 @contextmanager
 def _children(
-    config: ChildConfig, loop: asyncio.AbstractEventLoop, died: asyncio.Future[str]
+    config: ChildConfig,
+    loop: asyncio.AbstractEventLoop,
+    died: asyncio.Future[str],
+    ahead: Ahead | None,
 ) -> Iterator[dict[str, int]]:
     def tell(sentence: str) -> None:
         if not died.done():
@@ -178,7 +183,7 @@ def _children(
     children: list[Child] = []
     try:
         for name, module in _MODULES.items():
-            children.append(Child(name, module, config, on_death))
+            children.append(Child(name, module, config, on_death, ahead))
         yield {child.name: child.pid for child in children}
     finally:
         for child in children:

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 
 from phloem.server.background import SERVING
 from phloem.server.bodies.reader import BodyReader
+from phloem.server.children import Ahead
 from phloem.server.crash_dump import CrashDumps
 from phloem.server.garbage import settle
 from phloem.server.guarded_server import Guard, GuardedServer
@@ -60,10 +61,18 @@ log = logging.getLogger(__name__)
 __all__ = ["SERVING", "Say", "serve"]
 
 
-def serve(model: LocatedModel, http: HttpArgs, guard: Guard, say: Say, laps: Laps) -> int:
+def serve(
+    model: LocatedModel,
+    http: HttpArgs,
+    guard: Guard,
+    say: Say,
+    laps: Laps,
+    ahead: Ahead | None = None,
+) -> int:
     """Serve until a signal or a dead process ends it; returns the exit status.
 
-    `laps` has measured the start so far; the whole of it is said when the server is ready.
+    `laps` has measured the start so far; the whole of it is said when the server is ready. `ahead`
+    is the scheduler's process, if that has been started.
 
     Raises:
         ValueError: the options do not fit the model or the machine.
@@ -81,7 +90,7 @@ def serve(model: LocatedModel, http: HttpArgs, guard: Guard, say: Say, laps: Lap
         _new_loop() as loop,
     ):
         return loop.run_until_complete(
-            _Serving(model, http, guard, listener, say, laps, seen).run()
+            _Serving(model, http, guard, listener, say, laps, seen, ahead).run()
         )
 
 
@@ -97,8 +106,10 @@ class _Serving:
         say: Say,
         laps: Laps,
         observation: Observation,
+        ahead: Ahead | None,
     ) -> None:
         self._model = model
+        self._ahead = ahead
         self._http = http
         self._listener = listener
         self._say = say
@@ -134,7 +145,8 @@ class _Serving:
                 dumps.report,
                 dumps.texts,
             )
-            async with launched(self._model, http.log_level, http.log_format, care) as engine:
+            logs = (http.log_level, http.log_format)
+            async with launched(self._model, *logs, care, self._ahead) as engine:
                 status = await self._serve_engine(engine)
             await dumps.written()
         return status

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
 
 from phloem.server.cli.options import (
     GroupedCommand,
@@ -21,6 +22,9 @@ from phloem.server.cli.session import model_progress, status_console
 from phloem.server.config import ServerArgs
 from phloem.server.http_config import HttpArgs, check_together
 from phloem.server.startup import Laps
+
+if TYPE_CHECKING:
+    from phloem.server.children import Ahead
 
 _EXAMPLES = """\b
 Examples:
@@ -66,21 +70,33 @@ def command(
             click.echo(written_config(args, http))
             return
         # Imported here: help and bad options need not wait for it.
-        from phloem.server.crash_dump import prepare_folder
-        from phloem.server.guarded_server import guard_of
-        from phloem.server.launch import StartupError
-        from phloem.server.located_model import locate_model
-        from phloem.server.serve import serve
+        from phloem.server.children import SCHEDULER, started_ahead
+        from phloem.server.time_slice import come_soon
 
-        laps.lap("import the server")
-        if http.crash_dump_dir is not None:
-            prepare_folder(Path(http.crash_dump_dir))
-        guard = guard_of(http, lambda line: console.print(f"Warning: {line}", markup=False))
-        with model_progress(console) as progress:
-            model = locate_model(args, progress)
-        laps.lap("find the model")
-        try:
-            status = serve(model, http, guard, lambda line: console.print(line, markup=False), laps)
-        except StartupError as error:
-            raise click.ClickException(str(error)) from error
+        come_soon()  # our children too
+        with started_ahead(SCHEDULER) as ahead:
+            status = _serve(args, http, console, laps, ahead)
     ctx.exit(status)
+
+
+def _serve(args: ServerArgs, http: HttpArgs, console: Console, laps: Laps, ahead: Ahead) -> int:
+    from phloem.server.crash_dump import prepare_folder
+    from phloem.server.guarded_server import guard_of
+    from phloem.server.launch import StartupError
+    from phloem.server.located_model import locate_model
+    from phloem.server.serve import serve
+
+    def say(line: str) -> None:
+        console.print(line, markup=False)
+
+    laps.lap("import the server")
+    if http.crash_dump_dir is not None:
+        prepare_folder(Path(http.crash_dump_dir))
+    guard = guard_of(http, lambda line: say(f"Warning: {line}"))
+    with model_progress(console) as progress:
+        model = locate_model(args, progress)
+    laps.lap("find the model")
+    try:
+        return serve(model, http, guard, say, laps, ahead)
+    except StartupError as error:
+        raise click.ClickException(str(error)) from error
