@@ -81,7 +81,10 @@ def part(x, dtype, page_size, by_head):
 
 
 class Case:
-    """Rows of (queries, tokens), and how many first tokens all of them share."""
+    """Rows of (queries, tokens), and how many first tokens all of them share.
+
+    Their slots are shuffled, or where it is `in_line` follow one another but for one in so many.
+    """
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class Case:
         page_size=16,
         by_head=False,
         shared=0,
+        in_line=0,
     ):
         rng = np.random.default_rng(seed)
         generator = torch.Generator().manual_seed(seed)
@@ -104,8 +108,13 @@ class Case:
         self.rows = rng.permutation(len(lengths) + 2)[: len(lengths)].astype(np.int32)
         longest = int(self.seq_lens.max())
         self.table = np.full((len(lengths) + 2, longest + 5), 1, np.int32)
-        pages = (int(self.seq_lens.sum()) + longest) // page_size + 2
-        free = rng.permutation(np.arange(2, pages * page_size)).astype(np.int32)
+        pages = (int(self.seq_lens.sum() * 1.1) + longest) // page_size + 2
+        free = np.arange(2, pages * page_size, dtype=np.int32)
+        if in_line:
+            free = np.delete(free, np.s_[in_line - 1 :: in_line])
+            assert len(free) >= int(self.seq_lens.sum())
+        else:
+            rng.shuffle(free)
         common, free = free[:shared], free[shared:]
         for row, n in zip(self.rows, self.seq_lens.tolist()):
             own = max(0, n - shared)
@@ -177,6 +186,7 @@ shapes = st.fixed_dictionaries(
         "page_size": st.sampled_from([1, 4, 16, 24, 64]),
         "by_head": st.booleans(),
         "shared": st.sampled_from([0, 0, 64, 150, 256, 280]),
+        "in_line": st.sampled_from([0, 0, 70, 1000]),
     }
 )
 

@@ -140,11 +140,11 @@ class TileRun {
 
   void step(int index) {
     const Step& step = plan_.steps[index];
-    BlockSlots slots{plan_.slots.data() + step.slots, step.count};
+    BlockSlots slots{slots_of(step)};
     if (index + 1 < tile_.end_step)
-      slots.next = next_slots(index + 1, slots.next_count);
+      slots.next = slots_of(plan_.steps[index + 1]);
     else if (next_.tile != nullptr && next_.tile->first_step < next_.tile->end_step) {
-      slots.next = next_slots(next_.tile->first_step, slots.next_count);
+      slots.next = slots_of(plan_.steps[next_.tile->first_step]);
       slots.next_keys = next_keys_;
       slots.next_values = next_values_;
     }
@@ -156,9 +156,8 @@ class TileRun {
     block_.accumulate(range, step.count, span_.values, keep_, add_);
   }
 
-  const int32_t* next_slots(int index, int& count) const {
-    count = plan_.steps[index].count;
-    return plan_.slots.data() + plan_.steps[index].slots;
+  SlotRun slots_of(const Step& step) const {
+    return {plan_.slots.data() + step.slots, step.count, step.in_line};
   }
 
   // Adds sums of probabilities relative to 2^most to running ones; leaves in keep_ and add_ what

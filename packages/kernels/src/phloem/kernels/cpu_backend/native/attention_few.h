@@ -23,9 +23,9 @@ struct ByteRows {
 
   // Asks for the rows of the block after it too.
   void find(const Slots<int8_t>& slots, int dim, const BlockSlots& block, int64_t next) {
-    for (int t = 0; t < block.count; ++t) at[t] = slots.elements(block.slots[t]);
+    slots.each_row(block, [this](int t, const int8_t* row) { at[t] = row; });
     for (int t = block.count; t % LANES != 0; ++t) at[t] = at[block.count - 1];
-    for (int t = 0; t < block.next_count; ++t) prefetch(slots.elements(block.next[t]) + next, dim);
+    slots.each_row(block.next, [=](int, const int8_t* row) { prefetch(row + next, dim); });
   }
 };
 

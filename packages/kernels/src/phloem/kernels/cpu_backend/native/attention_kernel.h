@@ -140,7 +140,7 @@ void product(Left a, Right b, int units, int rows, int vectors, Emit emit) {
 
 // 2^x within 2 ulp for x <= 0, exactly 1 at 0; 2^-125 for all below -125. NaN stays NaN. A minimax
 // polynomial of degree 5 on [-1/2, 1/2].
-inline f32x16 exp2_to_1(f32x16 x) {
+[[gnu::always_inline]] inline f32x16 exp2_to_1(f32x16 x) {
   const f32x16 low = splat(-125.0f);
 #if PHLOEM_AVX512
   // Masked, because GCC 12 warns of the unmasked forms. Where one is NaN the second comes out.

@@ -39,12 +39,22 @@ class Place {
     return page * page_ + (slot - page * page_size_) * token_;
   }
 
+  // From a slot to the next one; 0: that differs.
+  int64_t stride() const { return page_size_ == 1 ? page_ : 0; }
+
  private:
   int64_t page_;
   int64_t token_;
   int32_t page_size_;
   int shift_ = 0;
   bool divides_ = false;
+};
+
+// Slots of consecutive tokens.
+struct SlotRun {
+  const int32_t* slots = nullptr;
+  int count = 0;
+  bool in_line = false;  // whether each is the one after the slot before it
 };
 
 // The elements and the scale of a slot, for one head.
@@ -58,9 +68,30 @@ class Slots {
         scale_place_(page_size, part.scale_page, part.scale_token) {}
 
   const T* elements(int32_t slot) const { return elements_ + place_(slot); }
-  float scale(int32_t slot) const { return scales_[scale_place_(slot)]; }
+
+  // visit(t, elements or scale of the t-th slot).
+  template <class Visit>
+  void each_row(SlotRun run, Visit visit) const {
+    each(run, elements_, place_, visit);
+  }
+  template <class Visit>
+  void each_scale(SlotRun run, Visit visit) const {
+    each(run, scales_, scale_place_, [visit](int t, const float* scale) { visit(t, *scale); });
+  }
 
  private:
+  // Where slots are in line an address is an addition.
+  template <class E, class Visit>
+  static void each(SlotRun run, const E* base, const Place& place, Visit visit) {
+    const int64_t stride = place.stride();
+    if (run.in_line && stride != 0) {
+      const E* at = base + place(run.slots[0]);
+      for (int t = 0; t < run.count; ++t, at += stride) visit(t, at);
+    } else {
+      for (int t = 0; t < run.count; ++t) visit(t, base + place(run.slots[t]));
+    }
+  }
+
   const T* elements_;
   const float* scales_;
   Place place_, scale_place_;
@@ -203,11 +234,8 @@ inline i16x32 odd_bytes(u8x64 quads) { return (i16x32)quads >> 8; }
 
 // A block to be packed, and the slots of the one that this thread will probably pack after it, or
 // none. That may be another head's, whose keys and values are so many elements further on.
-struct BlockSlots {
-  const int32_t* slots;
-  int count;
-  const int32_t* next = nullptr;
-  int next_count = 0;
+struct BlockSlots : SlotRun {
+  SlotRun next;
   int64_t next_keys = 0, next_values = 0;
 };
 
@@ -239,8 +267,8 @@ void pack_keys(f32x16* out, const Slots<T>& keys, int dim, const BlockSlots& blo
     const T* rows[LANES];
     for (int t = 0; t < LANES; ++t) {
       rows[t] = keys.elements(block.slots[std::min(first + t, block.count - 1)]);
-      if (first + t < block.next_count)
-        prefetch(keys.elements(block.next[first + t]) + block.next_keys, dim);
+      if (first + t < block.next.count)
+        prefetch(keys.elements(block.next.slots[first + t]) + block.next_keys, dim);
     }
     f32x16* to = out + first / LANES;
     for (int d = 0; d < dim; d += N) {
@@ -261,8 +289,8 @@ template <class T>
 void pack_values(f32x16* out, const Slots<T>& values, int dim, const BlockSlots& block) {
   for (int t = 0; t < block.count; ++t) {
     const T* row = values.elements(block.slots[t]);
-    if (t < block.next_count)
-      prefetch(values.elements(block.next[t]) + block.next_values, dim);
+    if (t < block.next.count)
+      prefetch(values.elements(block.next.slots[t]) + block.next_values, dim);
     for (int d = 0; d < dim; d += LANES) *out++ = widen_some(row + d, dim - d);
   }
 }
@@ -304,8 +332,8 @@ inline void pack_values(f32x16* out, const Slots<int8_t>& values, int dim,
     const int tokens = std::min(4, block.count - first);
     for (int t = 0; t < tokens; ++t) {
       rows[t] = values.elements(block.slots[first + t]);
-      if (first + t < block.next_count)
-        prefetch(values.elements(block.next[first + t]) + block.next_values, dim);
+      if (first + t < block.next.count)
+        prefetch(values.elements(block.next.slots[first + t]) + block.next_values, dim);
     }
     for (int d = 0; d < dim; d += LANES) {
       const int8_t* parts[4];
@@ -323,7 +351,7 @@ inline void pack_values(f32x16* out, const Slots<int8_t>& values, int dim,
 }
 
 inline void gather_scales(float* out, const Slots<int8_t>& slots, const BlockSlots& block) {
-  for (int t = 0; t < block.count; ++t) out[t] = slots.scale(block.slots[t]);
+  slots.each_scale(block, [out](int t, float scale) { out[t] = scale; });
   for (int t = block.count; t % LANES != 0; ++t) out[t] = 0;
 }
 

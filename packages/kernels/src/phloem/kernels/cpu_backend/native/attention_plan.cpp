@@ -45,6 +45,7 @@ class Builder {
   void finish_row(PlanRow& row);
   void add_span_tiles(const PlanRow& row, int span);
   void add_row_steps(const PlanRow& row, int first_block, int end_block);
+  void add_step(Step step);
   void reserve_results();
 
   const int32_t* block_slots(int row, int block) const {
@@ -201,7 +202,7 @@ void Builder::add_family_steps(const Tile& tile, int span) {
     const int32_t start = span * SPAN + level * BLOCK;
     int token = 0;
     for (size_t i = 0; i < places.size();) {
-      Step step{0, start, 0, token, token};
+      Step step{0, start, 0, token, token, false};
       const int32_t kind = classes[places[i]];
       for (; i < places.size() && classes[places[i]] == kind; ++i) {
         const Piece& piece = plan_.pieces[tile.first_piece + i];
@@ -211,7 +212,7 @@ void Builder::add_family_steps(const Tile& tile, int span) {
         step.end += piece.count;
       }
       token = step.end;
-      if (kind >= 0 && step.count > 0) plan_.steps.push_back(step);
+      if (kind >= 0 && step.count > 0) add_step(step);
     }
   }
 }
@@ -261,9 +262,17 @@ void Builder::add_row_steps(const PlanRow& row, int first_block, int end_block) 
     const int start = block * BLOCK;
     if (start >= end_position) return;
     const int begin = std::max(0, start - piece.position);
-    plan_.steps.push_back(
-        {row.slots + start, start, std::min(BLOCK, end_position - start), begin, piece.count});
+    const int count = std::min(BLOCK, end_position - start);
+    add_step({row.slots + start, start, count, begin, piece.count, false});
   }
+}
+
+void Builder::add_step(Step step) {
+  const int32_t* slots = plan_.slots.data() + step.slots;
+  int32_t others = 0;
+  for (int t = 0; t < step.count; ++t) others |= slots[t] - slots[0] - t;
+  step.in_line = others == 0;
+  plan_.steps.push_back(step);
 }
 
 void Builder::reserve_results() {

@@ -32,6 +32,7 @@ struct Step {
   int32_t start;  // its first position
   int32_t count;  // how many of its positions are read
   int32_t begin, end;
+  bool in_line;  // whether each of these slots is the one after the slot before it
 };
 
 struct Tile {
