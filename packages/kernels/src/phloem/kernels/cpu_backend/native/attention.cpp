@@ -140,7 +140,7 @@ class TileRun {
 
   void step(int index) {
     const Step& step = plan_.steps[index];
-    BlockSlots slots{slots_of(step)};
+    BlockSlots slots{slots_of(step), {}};
     if (index + 1 < tile_.end_step)
       slots.next = slots_of(plan_.steps[index + 1]);
     else if (next_.tile != nullptr && next_.tile->first_step < next_.tile->end_step) {
