@@ -9,9 +9,10 @@ import signal
 import msgspec
 import pytest
 
-from phloem.server.bodies.decoding import BadBody
+from phloem.server.bodies import reader as reader_module
+from phloem.server.bodies.decoding import MOST_CONTAINERS, BadBody
 from phloem.server.bodies.reader import SMALL, BodyReader, read_here, takes_long
-from phloem.server.bodies.worker import Task
+from phloem.server.bodies.worker import FAILURE, Task, _or_failure
 from phloem.server.constraints import ConstraintRequest, constraint_of
 from phloem.server.frontend import ServiceUnavailable
 
@@ -59,6 +60,9 @@ GOOD = (
     encoded(prompt=PAD + PAD, n=1),
     encoded(messages=[{"role": "user", "content": "hi"}] * 20_000),
     encoded(ids=[list(range(5000))] * 20, texts=["é\n" * 30_000] * 3, empty={}, none=None),
+    encoded(prompt=PAD, metadata={f"{n}" * 20_000: n for n in range(5)}, **{"k" * 40_000: None}),
+    encoded(prompt=PAD, **{"k" * 40_000: []}),
+    b'{"deep": ' + b"[" * 800 + b"]" * 800 + b"," + encoded(prompt=PAD)[1:],
 )
 
 
@@ -76,6 +80,7 @@ BAD = (
     b'{"a": "\\ud800", ' + encoded(prompt=PAD)[1:],
     b'{"prompt": "' + PAD.encode() + b'\xff"}',
     b'{"a": ' + b"[" * 600_000,
+    b'{"a": ' + b"[" * 990 + b"]" * 990 + b"," + encoded(prompt=PAD)[1:],
     encoded(choices=["x"] * 300_000),
     msgspec.json.encode({f"{PAD[:5000]}{n}": n for n in range(257)}),
 )
@@ -90,6 +95,57 @@ def test_refusals_are_those_of_small_bodies():
         here.append(told(caught.value))
     results, _ = read(*BAD, GOOD[0])
     assert results == [*here, read_here(GOOD[0], TASK)]  # the process has gone on
+
+
+def test_what_has_no_end_of_lists_is_refused_wherever_they_are():
+    bodies = [
+        encoded(prompt=PAD, metadata={"x": [[]] * MOST_CONTAINERS}),
+        encoded(prompt=PAD, metadata={"x": [{"y": {str(n): [n]}} for n in range(80_000)]}),
+    ]
+    results, _ = read(*bodies, encoded(prompt=PAD, metadata={"x": [[]] * (MOST_CONTAINERS - 100)}))
+    for message, _, _ in results[:2]:
+        assert f"more than {MOST_CONTAINERS} lists and objects" in message
+    assert len(results[2]["metadata"]["x"]) == MOST_CONTAINERS - 100
+
+
+def test_only_so_much_waits(monkeypatch):
+    monkeypatch.setattr(reader_module, "_MOST_HELD", int(2.5 * len(PAD)))
+
+    async def read_them():
+        async with BodyReader() as reader:
+            body = encoded(prompt=PAD)
+            some = [asyncio.ensure_future(reader.read([body], TASK)) for _ in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(ServiceUnavailable, match="wait"):
+                await reader.read([body], TASK)
+            assert await asyncio.gather(*some) == [{"prompt": PAD}] * 2
+            # One alone is read, however large.
+            assert await reader.read([GOOD[0]], TASK) == read_here(GOOD[0], TASK)
+
+    asyncio.run(read_them())
+
+
+def test_a_process_that_gets_nowhere_is_replaced(monkeypatch):
+    async def read_them():
+        async with BodyReader() as reader:
+            await reader.read([GOOD[0]], TASK)
+            with monkeypatch.context() as patched:
+                patched.setattr(reader_module, "_MOST_SECONDS", 0.2)
+                os.kill(reader.pid, signal.SIGSTOP)
+                with pytest.raises(ServiceUnavailable, match="send less"):
+                    await reader.read([GOOD[0]], TASK)
+            assert await reader.read([GOOD[0]], TASK) == read_here(GOOD[0], TASK)
+
+    asyncio.run(read_them())
+
+
+def test_what_the_process_cannot_do_is_told_as_its_own_failure(capsys):
+    def pieces():
+        yield b"e{}"
+        raise ZeroDivisionError
+
+    assert [*_or_failure(pieces())] == [b"e{}", FAILURE]
+    assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_bodies_that_take_no_time_need_no_process():

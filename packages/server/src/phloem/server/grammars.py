@@ -6,6 +6,7 @@ constraints are compiled is not its business.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,8 @@ from phloem.server.messages import CompiledConstraint, ConstraintUse, Load
 from phloem.server.thinking_budget import ThinkingBudget
 from phloem.server.token_bytes import TokenBytes, TokenId
 from phloem.server.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 class Guidance(NamedTuple):
@@ -68,7 +71,10 @@ class Grammars:
 
     def _make_loader(self, vocabulary: Vocabulary) -> GrammarLoader:
         backend = create_backend(self._backend, vocabulary)
-        warm_up(backend, vocabulary)
+        try:
+            warm_up(backend, vocabulary)
+        except Exception:  # constraints take longer at first, no more
+            log.exception("what masks share could not be found out ahead")
         return GrammarLoader(backend)
 
     def load(self, compiled: Load) -> Future[Grammar]:

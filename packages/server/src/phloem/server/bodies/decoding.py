@@ -13,12 +13,15 @@ import msgspec
 
 MOST_FIELDS = 256
 """In one request, the unknown ones included."""
+MOST_CONTAINERS = 200_000
+"""Lists and objects, at all depths of a request."""
 _LONGEST_NAME = 64
 """Characters that are quoted of a parameter's name."""
 _LARGE = 20_000
 """Characters and items of a value from which reading it is felt by streams."""
 SCALARS = {int, float, bool, type(None)}
 """Types of values from JSON that are all of a size."""
+_LEAVES = {*SCALARS, str}
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
@@ -86,6 +89,28 @@ def check_sizes(content: Mapping[str, Any], most: int) -> None:
             raise BadBody(
                 f"{name} has {len(value)} entries and may have {most} here: send fewer at once",
                 param=name,
+            )
+
+
+def check_containers(content: Mapping[str, Any]) -> None:
+    """Refuse what has more lists and objects in it, in all, than any use has.
+
+    Raises:
+        BadBody: it has.
+    """
+    count = 0
+    rest: list[Any] = [content]
+    while rest:
+        value = rest.pop()
+        count += 1
+        inner = value.values() if isinstance(value, Mapping) else value
+        if set(map(type, inner)) <= _LEAVES:
+            continue
+        rest += [one for one in inner if isinstance(one, list | dict)]
+        if count + len(rest) > MOST_CONTAINERS:
+            raise BadBody(
+                f"the request has more than {MOST_CONTAINERS} lists and objects in it: send less "
+                "at once"
             )
 
 

@@ -86,10 +86,12 @@ class _Walk:
         for entry in chain(self._taken_next(), self._rest):
             size = weight(entry, PIECE)
             value = entry[1] if self._named else entry
-            if size > PIECE or isinstance(value, MadeConstraint):
+            # A long key may have a number, which cannot be taken apart.
+            is_large = size > PIECE and isinstance(value, str | list | dict)
+            if is_large or isinstance(value, MadeConstraint):
                 self.large = (entry[0] if self._named else None, value)
                 break
-            if size > left:
+            if size > left and entries:
                 self._next = [entry]
                 break
             left -= size

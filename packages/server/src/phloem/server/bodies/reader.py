@@ -18,7 +18,7 @@ import msgspec
 
 from phloem.grammar.constraint import Constraint
 from phloem.server.bodies.decoding import BadBody, check_sizes, decoded
-from phloem.server.bodies.worker import END, LENGTH_BYTES, REFUSAL, Refusal, Task
+from phloem.server.bodies.worker import END, FAILURE, LENGTH_BYTES, REFUSAL, Refusal, Task
 from phloem.server.children import main_of
 from phloem.server.constraints import ConstraintRequest
 from phloem.server.frontend import ServiceUnavailable
@@ -31,6 +31,10 @@ _MOST_MARKS = 10_000
 """In such a body, of what may begin another value."""
 _SENT = 64 << 10
 """Bytes that are sent at once."""
+_MOST_HELD = 64 << 20
+"""Bytes of bodies that are read apart or wait for that, if there is more than one."""
+_MOST_SECONDS = 60.0
+"""For one of them, at a low priority on a busy machine."""
 _SECONDS_TO_END = 2.0
 
 log = logging.getLogger(__name__)
@@ -60,6 +64,7 @@ class BodyReader:
     def __init__(self) -> None:
         self._process: Process | None = None
         self._turn = asyncio.Lock()
+        self._held = 0
 
     async def __aenter__(self) -> BodyReader:
         return self
@@ -82,25 +87,41 @@ class BodyReader:
 
         Raises:
             BadBody: it cannot be taken.
-            ServiceUnavailable: the process died of it, or of something else.
+            ServiceUnavailable: many wait already, or it took too long, or the process died.
         """
-        if sum(map(len, parts)) <= _PLAIN:
+        size = sum(map(len, parts))
+        if size <= _PLAIN:
             body = b"".join(parts)
             if not takes_long(body):
                 return read_here(body, task)
-        async with self._turn:
-            try:
-                return await _asked(await self._running(), parts, task)
-            except BadBody:
-                raise
-            except (OSError, asyncio.IncompleteReadError) as error:
-                self._kill()
-                log.error("the process that reads large bodies cannot be had, or died: %s", error)
-                raise ServiceUnavailable("the server could not read the body", 1.0) from error
-            except BaseException:
-                # What it says next is for nobody.
-                self._kill()
-                raise
+        if self._held and self._held + size > _MOST_HELD:
+            raise ServiceUnavailable("other large bodies wait to be read: try again soon", 1.0)
+        self._held += size
+        try:
+            async with self._turn:
+                return await self._read_apart(parts, task)
+        finally:
+            self._held -= size
+
+    async def _read_apart(self, parts: Sequence[bytes | bytearray], task: Task) -> dict[str, Any]:
+        try:
+            process = await self._running()
+            return await asyncio.wait_for(_asked(process, parts, task), _MOST_SECONDS)
+        except BadBody:
+            raise
+        except asyncio.TimeoutError as error:
+            self._kill()
+            raise ServiceUnavailable(
+                f"the body was not read within {_MOST_SECONDS:g} s: send less at once"
+            ) from error
+        except (OSError, asyncio.IncompleteReadError) as error:
+            self._kill()
+            log.error("the process that reads large bodies cannot be had, or died: %s", error)
+            raise ServiceUnavailable("the server could not read the body", 1.0) from error
+        except BaseException:
+            # What it says next is for nobody.
+            self._kill()
+            raise
 
     async def close(self) -> None:
         """End the process, if there is one."""
@@ -150,6 +171,8 @@ async def _asked(
         if piece[:1] == REFUSAL:
             refusal = msgspec.json.decode(piece[1:], type=Refusal)
             raise BadBody(refusal.message, refusal.param, refusal.code)
+        if piece == FAILURE:
+            raise RuntimeError("reading a large body failed: see the traceback above")
         whole.add(piece)
         # A stream whose bytes are here does not wait.
         await asyncio.sleep(0)

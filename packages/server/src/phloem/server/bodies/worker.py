@@ -10,23 +10,30 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Literal
 
 import msgspec
 
 from phloem.grammar.service.limits import lower_this_thread, set_session_priority
-from phloem.server.bodies.decoding import BadBody, check_sizes, decoded, is_large
+from phloem.server.bodies.decoding import BadBody, check_containers, check_sizes, decoded, is_large
 from phloem.server.bodies.pieces import MadeConstraint, taken_apart
 from phloem.server.constraints import ALIASES, BUNDLE, FIELDS, BadConstraint, constraint_of
 
-LENGTH_BYTES = 4
+LENGTH_BYTES = 8
 """In front of everything that goes to this process or comes from it, as a big-endian integer."""
 END = b"."
 """Behind the last piece."""
 REFUSAL = b"!"
 """How what comes instead of pieces begins; a `Refusal` as JSON follows."""
+FAILURE = b"?"
+"""What comes instead where this process is at fault."""
 _NICE = 10
+_DEEPEST = 900
+"""Frames, and levels of JSON: fewer than in the server, which reads what it is given back in the
+midst of a request.
+"""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -53,6 +60,7 @@ def read_apart(body: bytes, task: Task) -> Iterator[bytes]:
     try:
         content = decoded(body)
         check_sizes(content, task.most_entries)
+        check_containers(content)
         _make_constraints(content, task)
     except BadBody as error:
         yield REFUSAL + msgspec.json.encode(Refusal(str(error), error.param, error.code))
@@ -87,6 +95,14 @@ def _make_constraint(fields: dict[str, Any], names: Sequence[str], task: Task) -
         fields[asked.field] = MadeConstraint(msgspec.to_builtins(asked))
 
 
+def _or_failure(parts: Iterator[bytes]) -> Iterator[bytes]:
+    try:
+        yield from parts
+    except Exception:
+        traceback.print_exc()
+        yield FAILURE
+
+
 def _received(source: BinaryIO) -> bytes:
     """The next message; nothing follows an empty one."""
     size = int.from_bytes(source.read(LENGTH_BYTES), "big")
@@ -105,10 +121,11 @@ def main() -> None:
     # between, among what an error may have left.
     gc.disable()
     gc.freeze()
+    sys.setrecursionlimit(_DEEPEST)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while head := _received(source):
         body = _received(source)
-        for part in read_apart(body, msgspec.json.decode(head, type=Task)):
+        for part in _or_failure(read_apart(body, msgspec.json.decode(head, type=Task))):
             sink.write(len(part).to_bytes(LENGTH_BYTES, "big") + part)
         sink.flush()
         del body

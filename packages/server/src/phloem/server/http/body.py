@@ -17,9 +17,10 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from phloem.server.bodies.decoding import BadBody
-from phloem.server.bodies.reader import BodyReader, read_here
+from phloem.server.bodies.reader import SMALL, BodyReader, read_here
 from phloem.server.bodies.worker import Task
 from phloem.server.http.errors import ApiError
+from phloem.server.http.leaving import ClientLeft, until_left
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -62,19 +63,26 @@ async def read_body(request: Request, max_bytes: int) -> list[bytearray]:
 
 
 async def content_of(
-    parts: Sequence[bytes | bytearray], bodies: BodyReader | None, task: Task
+    request: Request,
+    parts: Sequence[bytes | bytearray],
+    bodies: BodyReader | None,
+    task: Task,
 ) -> dict[str, Any]:
-    """What a body holds; read here where there are no `bodies`.
+    """What a request's body holds, given what `read_body` made of it; read here where there are
+    no `bodies`.
 
     Raises:
-        ApiError: it cannot be taken.
+        ApiError: it cannot be taken, or nobody waits for it any more.
+        ServiceUnavailable: see `BodyReader.read`.
     """
     try:
-        if bodies is None:
+        if bodies is None or sum(map(len, parts)) <= SMALL:
             return read_here(b"".join(parts), task)
-        return await bodies.read(parts, task)
+        return await until_left(request.receive, bodies.read(parts, task))
     except BadBody as error:
         raise ApiError(str(error), param=error.param, code=error.code) from error
+    except ClientLeft as error:
+        raise ApiError("the client left before its request was read", 499) from error
 
 
 async def read_json(
@@ -86,7 +94,7 @@ async def read_json(
         ApiError: it is too large (413) or no JSON object (400).
     """
     parts = await read_body(request, max_bytes)
-    return await content_of(parts, bodies, Task(MOST_ENTRIES))
+    return await content_of(request, parts, bodies, Task(MOST_ENTRIES))
 
 
 def checked(

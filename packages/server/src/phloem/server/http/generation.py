@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from phloem.server.concurrency import all_of
 from phloem.server.frontend import Frontend, GenerationRequest, NewsStream, ServiceUnavailable
 from phloem.server.http.errors import ApiError, as_api_error, raise_if_failed, refusing
+from phloem.server.http.leaving import ClientLeft, until_left
 from phloem.server.http.metrics import Meter, Metrics
 from phloem.server.http.recent import Recent, Trace
 from phloem.server.http.sse import EventStream
@@ -73,21 +74,8 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, as an ASGI app."""
-        work = asyncio.ensure_future(self._work(scope, send))
-        left = asyncio.ensure_future(_client_left(receive))
-        try:
-            await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            left.cancel()
-            work.cancel()
-            await asyncio.wait((work, left))
-        if not work.cancelled():
-            work.result()
-
-
-async def _client_left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        with suppress(ClientLeft):
+            await until_left(receive, self._work(scope, send))
 
 
 class Generation:

@@ -77,7 +77,7 @@ class Service:
             _constraints_in(shape),
             self.frontend.grammar.whitespace,
         )
-        content = await content_of(parts, self.bodies, task)
+        content = await content_of(request, parts, self.bodies, task)
         unknown: list[str] | None = None if self.unknown_fields is None else []
         given = checked(content, shape, unsupported, ignored, unknown)
         if unknown and self.unknown_fields is not None:
