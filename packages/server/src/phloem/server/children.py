@@ -23,6 +23,7 @@ import msgspec
 from phloem.server.config import ServerArgs
 from phloem.server.ipc import Endpoints
 from phloem.server.observability.logs import set_up_logs
+from phloem.server.time_slice import come_soon
 
 SCHEDULER = "phloem.server.scheduler_process"
 DETOKENIZER = "phloem.server.detokenizer_process"
@@ -69,6 +70,7 @@ def enter_child(name: str, at_end: Callable[[], None] = lambda: None) -> ChildCo
     """
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
+    come_soon()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = bytearray()
     while not line.endswith(b"\n"):

@@ -79,7 +79,7 @@ def serve(
         StartupError: the engine could not be started, or the port is not to be had.
     """
     set_up_logs("api", http.log_level, http.log_format)
-    come_soon()  # our children too
+    come_soon()
     # As in the engine's processes: a crash in native code writes stacks, and so does SIGUSR1.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)

@@ -71,9 +71,7 @@ def command(
             return
         # Imported here: help and bad options need not wait for it.
         from phloem.server.children import SCHEDULER, started_ahead
-        from phloem.server.time_slice import come_soon
 
-        come_soon()  # our children too
         with started_ahead(SCHEDULER) as ahead:
             status = _serve(args, http, console, laps, ahead)
     ctx.exit(status)
