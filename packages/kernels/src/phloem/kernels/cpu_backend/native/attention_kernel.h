@@ -13,7 +13,7 @@
 
 namespace phloem {
 
-// As many accumulators as there are registers for.
+// As many accumulators as there are registers for, where these have eight lanes or more.
 constexpr int TILE_ROWS = 6;
 constexpr int TILE_VECTORS = PHLOEM_AVX512 ? 4 : 1;
 

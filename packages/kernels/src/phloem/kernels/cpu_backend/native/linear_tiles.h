@@ -108,7 +108,8 @@ void run_f32(const PanelsOf<N>& panels, const LinearInput& x, int k, int row, fl
       w[c] = native::kept(load<native::Floats>(panels.column(c, step, 4)));
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
-      const native::Floats value = native::kept(native::splat(values[static_cast<size_t>(r) * k + i]));
+      const float input = values[static_cast<size_t>(r) * k + i];
+      const native::Floats value = native::kept(native::splat(input));
 #pragma GCC unroll 16
       for (int c = 0; c < COLUMNS; ++c) sums.of[r][c] = native::fma(value, w[c], sums.of[r][c]);
     }
