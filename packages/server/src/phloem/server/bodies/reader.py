@@ -11,7 +11,6 @@ import logging
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from phloem.grammar.constraint import Constraint
 from phloem.server.bodies.decoding import BadBody, check_sizes, decoded
 from phloem.server.bodies.worker import END, FAILURE, LENGTH_BYTES, REFUSAL, Refusal, Task
 from phloem.server.children import main_of
+from phloem.server.closing import AsyncClosing
 from phloem.server.constraints import ConstraintRequest
 from phloem.server.frontend import ServiceUnavailable
 
@@ -58,24 +58,13 @@ def takes_long(body: bytes) -> bool:
     return len(body) > _PLAIN or sum(map(body.count, b",[{")) > _MOST_MARKS
 
 
-class BodyReader:
+class BodyReader(AsyncClosing):
     """Reads large bodies in a process, which starts with the first one. One event loop uses it."""
 
     def __init__(self) -> None:
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self._held = 0
-
-    async def __aenter__(self) -> BodyReader:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def pid(self) -> int | None:
@@ -123,7 +112,7 @@ class BodyReader:
             self._kill()
             raise
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """End the process, if there is one."""
         process, self._process = self._process, None
         if process is None or process.stdin is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from phloem.server.client.closing import AsyncClosing
 from phloem.server.client.results import Embedded, Generated, Health, ServerInfo, Stream
 from phloem.server.client.retry import Retries
+from phloem.server.closing import AsyncClosing
 from phloem.server.openai_wire import bearer
 
 try:

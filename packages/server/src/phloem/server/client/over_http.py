@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 
 from phloem.server.client.calls import HttpCalls
-from phloem.server.client.closing import AsyncClosing
 from phloem.server.client.errors import RequestFailed, failure_in_stream
 from phloem.server.client.results import ChatAnswer, Embedded, Generated, Health, ServerInfo, Stream
 from phloem.server.client.retry import NO_RETRIES, Retries
@@ -27,6 +26,7 @@ from phloem.server.client.wire import (
     generate_body,
     generated,
 )
+from phloem.server.closing import AsyncClosing
 from phloem.server.openai_wire import Event, bearer
 
 _CONNECT_SECONDS = 10.0

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from phloem.server.client.closing import AsyncClosing
+from phloem.server.closing import AsyncClosing
 
 T = TypeVar("T")
 
