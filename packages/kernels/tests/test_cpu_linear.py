@@ -133,33 +133,37 @@ def test_a_linear_computes_its_formula_in_every_shape(machines, form, isa):
 
 @pytest.mark.parametrize("isa", INSTRUCTION_SETS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_linear_computes_in_the_blocks_of_a_file(machines, format, isa):
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_linear_computes_in_the_blocks_of_a_file(machines, bits, format, isa):
     linears = machines(isa)
     for n, k in ((1, 32), (40, 576), (64, 64)):
-        weight, x = random_blocks(format, n, k), random(5, k)
-        prepared = linears.prepare(weight)
+        weight, x = random_blocks(format, n, k), random(13, k)
+        prepared = linears.prepare(weight, input_bits=bits)
         assert prepared.kind == (Q8 if format == "q8_0" else Q4)
         found = linears.run(x, prepared)
         # With q4_1 the parts of a sum, d q and m, may be much larger than the sum.
-        meant, read = dequantize_blocks(weight).double(), round_activations(x).double()
+        meant, read = dequantize_blocks(weight).double(), round_activations(x, bits).double()
         assert ((found - read @ meant.T).abs() <= 1e-4 * k**0.5).all()
+        for rows in range(1, 13):
+            assert torch.equal(linears.run(x[:rows], prepared), found[:rows])
 
 
 @pytest.mark.parametrize("isa", INSTRUCTION_SETS)
+@pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize(
     ("format", "byte", "value"),
     [("q8_0", 0x80, -128), ("q8_0", 0x7F, 127), ("q4_1", 0xFF, 15), ("q4_0", 0x00, -8)],
 )
-def test_the_largest_bytes_meet_without_an_overflow(machines, format, byte, value, isa):
+def test_the_largest_bytes_meet_without_an_overflow(machines, format, byte, value, bits, isa):
     """Products of bytes are summed in 16 bits where that is enough for the largest of them."""
     n, k = 32, 96
     blocks = np.full((n, k // 32, BLOCK_BYTES[format]), byte, np.uint8)
     width = 4 if format == "q4_1" else 2
     blocks[..., :width] = np.array([1, 0], "<f2").view(np.uint8)[:width]
     linears = machines(isa)
-    linear = linears.prepare(BlockWeight(format, blocks.reshape(n, -1)), None, "float")
+    linear = linears.prepare(BlockWeight(format, blocks.reshape(n, -1)), input_bits=bits)
     signs = torch.tensor([1.0, -1.0]).repeat(k // 2)
-    x = torch.stack([torch.ones(k), -torch.ones(k), signs]).repeat(4, 1) * 127
+    x = torch.stack([torch.ones(k), -torch.ones(k), signs]).repeat(4, 1) * (2 ** (bits - 1) - 1)
     assert torch.equal(linears.run(x, linear), (x.sum(1, keepdim=True) * value).expand(-1, n))
 
 
@@ -391,15 +395,18 @@ def test_weights_that_cannot_be_packed_are_refused(machines):
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("rows", [1, 7, 33])
-def test_two_input_terms_leave_little_of_what_one_rounds_away(machines, format, rows):
+def test_inputs_of_16_bits_leave_little_of_what_those_of_8_lose(machines, format, rows):
     x, weight = random(rows, 96), quantize_blocks(random(48, 96, seed=1), format)
-    exact = x.double() @ dequantize_blocks(weight).double().T
-    one, two = (
-        machines().run(x, machines().prepare(weight, input_terms=terms)) - exact for terms in (1, 2)
+    meant = dequantize_blocks(weight).double().T
+    exact = x.double() @ meant
+    narrow, wide = (
+        machines().run(x, machines().prepare(weight, input_bits=bits)) - exact for bits in (8, 16)
     )
-    assert two.abs().max() < one.abs().max() / 50
-    linear = machines().prepare(weight).with_input_terms(2)
+    assert wide.abs().max() < narrow.abs().max() / 100
+    linear = machines().prepare(weight).with_input_bits(16)
     together = machines().run(x, linear)
-    assert torch.equal((together - exact), two)
+    assert torch.equal((together - exact), wide)
+    read = round_activations(x, 16).double()
+    torch.testing.assert_close(together.double(), read @ meant, rtol=1e-6, atol=1e-5)
     alone = torch.cat([machines(threads=1).run(row, linear) for row in x.split(1)])
     assert torch.equal(alone, together)

@@ -13,7 +13,8 @@ from phloem.kernels.cpu_backend.team import Team
 
 STATUS = library_status()
 pytestmark = pytest.mark.skipif(not STATUS.usable, reason=STATUS.reason)
-BLOCK, MAX_BLOCKS, ROWS = 64, 6, 8
+BLOCK, MAX_TRUNK, MAX_BRANCH, ROWS = 64, 13, 6, 8
+MAX_BLOCKS = MAX_TRUNK + MAX_BRANCH
 SPEC = AttentionSpec(4, 2, 16, torch.float32, torch.device("cpu"))
 NUM_SLOTS = 1 + ROWS * (MAX_BLOCKS + 1) * BLOCK
 
@@ -25,7 +26,9 @@ def planner():
         yield AttentionPlanner(library, team)
 
 
-paths = st.lists(st.integers(0, 1), max_size=MAX_BLOCKS)
+trunks = st.sampled_from([0, 0, 4, 8, MAX_TRUNK])
+"""How many blocks all rows share before they part."""
+paths = st.lists(st.integers(0, 1), max_size=MAX_BRANCH)
 """Which way a row goes at each block; rows that went the same way so far share their slots."""
 rows = st.tuples(paths, st.integers(1, BLOCK - 1), st.integers(1, 70))
 """A path, tokens that follow it and are the row's own, and how many tokens at most are new."""
@@ -48,10 +51,13 @@ def slots_of(steps, generator):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(rows, min_size=1, max_size=ROWS), st.integers(0, 99))
-@example([([0], 5, 1), ([0], 6, 1), ([1], 7, 1)], 0)
-@example([([0], 5, 1), ([0], 6, 1), ([1], 7, 1)], 1)
-def test_a_row_reads_its_own_slots_whoever_shares_some_of_them(planner, steps, seed):
+@given(trunks, st.lists(rows, min_size=1, max_size=ROWS), st.integers(0, 99))
+@example(0, [([0], 5, 1), ([0], 6, 1), ([1], 7, 1)], 0)
+@example(0, [([0], 5, 1), ([0], 6, 1), ([1], 7, 1)], 1)
+@example(MAX_TRUNK, [([0], 5, 70), ([0], 6, 70), ([1], 63, 60), ([], 63, 1), ([1], 7, 70)], 0)
+@example(8, [([], 63, 63)] * ROWS, 0)
+def test_a_row_reads_its_own_slots_whoever_shares_some_of_them(planner, trunk, steps, seed):
+    steps = [([0] * trunk + path, own, new) for path, own, new in steps]
     table = slots_of(steps, np.random.default_rng(seed))
     generator = torch.Generator().manual_seed(seed)
     kv = KVTensors(*torch.randn(2, NUM_SLOTS, 2, 16, generator=generator))

@@ -130,9 +130,9 @@ def alone(driver, ids, row=0):
 @pytest.mark.parametrize(
     ("form", "qkv", "down", "head"),
     [
-        ("gguf", (Q4, 1), (Q8, 1), (Q4, 2)),
-        ("gguf q8_0", (Q8, 1), (Q8, 1), (Q8, 2)),
-        ("int8 of gguf", (I8, 1), (I8, 1), (I8, 1)),
+        ("gguf", (Q4, 8), (Q8, 8), (Q4, 16)),
+        ("gguf q8_0", (Q8, 8), (Q8, 8), (Q8, 16)),
+        ("int8 of gguf", (I8, 8), (I8, 8), (I8, 8)),
     ],
 )
 def test_a_gguf_model_computes_in_its_blocks_or_rotated(form, qkv, down, head, load, monkeypatch):
@@ -141,7 +141,7 @@ def test_a_gguf_model_computes_in_its_blocks_or_rotated(form, qkv, down, head, l
     monkeypatch.setattr(ops, "decoder", lambda spec: specs.append(spec) or decoder(spec))
     load(form, ops)
     linears = specs[0].layers[0].qkv, specs[0].layers[0].down, specs[0].head
-    assert [(x.kind, x.struct.input_terms) for x in linears] == [qkv, down, head]
+    assert [(x.kind, x.struct.input_bits) for x in linears] == [qkv, down, head]
     assert bool(specs[0].down_block) is (form == "int8 of gguf")
 
 

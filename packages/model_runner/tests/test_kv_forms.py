@@ -144,7 +144,7 @@ class ExactOps(TorchOps):
     an 8-bit form is then rounded to the one or to the other.
     """
 
-    def prepare_linear(self, weight, bias=None, form="float", input_terms=1):
+    def prepare_linear(self, weight, bias=None, form="float", input_bits=8):
         return weight.double(), None if bias is None else bias.double()
 
     def linear(self, x, prepared):

@@ -69,7 +69,7 @@ def test_pooled_states_are_those_of_transformers(with_norms, drive, overlap):
 class UnroundedOps(TorchOps):
     """Keeps every weight in floats, whatever form is asked for."""
 
-    def prepare_linear(self, weight, bias=None, form="float", input_terms=1):
+    def prepare_linear(self, weight, bias=None, form="float", input_bits=8):
         return super().prepare_linear(weight, bias)
 
     def prepare_embedding(self, weight, form="float"):

@@ -159,9 +159,9 @@ class RecordingOps(TorchOps):
     def __init__(self):
         self.forms = []
 
-    def prepare_linear(self, weight, bias=None, form="float", input_terms=1):
+    def prepare_linear(self, weight, bias=None, form="float", input_bits=8):
         self.forms.append(form)
-        return super().prepare_linear(weight, bias, form, input_terms)
+        return super().prepare_linear(weight, bias, form, input_bits)
 
     def prepare_embedding(self, weight, form="float"):
         self.forms.append(form)

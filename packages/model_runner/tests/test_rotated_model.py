@@ -14,7 +14,7 @@ IDS = [5, 1, 200, 7, 7, 99, 13, 250]
 class UnroundedOps(TorchOps):
     """Keeps every weight in floats, whatever form is asked for."""
 
-    def prepare_linear(self, weight, bias=None, form="float", input_terms=1):
+    def prepare_linear(self, weight, bias=None, form="float", input_bits=8):
         return super().prepare_linear(weight, bias)
 
     def prepare_embedding(self, weight, form="float"):
@@ -24,13 +24,13 @@ class UnroundedOps(TorchOps):
 class RoundingOps(TorchOps):
     """Rounds every weight to int8, of a model that nobody rotated."""
 
-    def prepare_linear(self, weight, bias=None, form="float", input_terms=1):
+    def prepare_linear(self, weight, bias=None, form="float", input_bits=8):
         return super().prepare_linear(weight, bias, "int8")
 
     def prepare_embedding(self, weight, form="float"):
         return super().prepare_embedding(weight, "int8")
 
-    def tied_head(self, embedding, input_terms=1):
+    def tied_head(self, embedding, input_bits=8):
         return super().prepare_linear(embedding.values, None, "int8")
 
 

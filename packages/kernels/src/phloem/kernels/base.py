@@ -33,8 +33,8 @@ LinearForm: TypeAlias = Literal["float", "int8", "int4"]
 RoundedForm: TypeAlias = Literal["int8", "blocks"]
 """How weights that were rounded before are kept: in the form `int8`, or in the blocks of a file."""
 
-InputTerms: TypeAlias = Literal[1, 2]
-"""How many int8 numbers stand for an input where a weight is in blocks: about 8 bits or 16."""
+InputBits: TypeAlias = Literal[8, 16]
+"""Of the integer that stands for an input where a weight is in blocks."""
 
 BlockFormat: TypeAlias = Literal["q4_0", "q4_1", "q8_0"]
 """GGUF's block formats that are computed in as they are."""
@@ -345,11 +345,11 @@ class Ops(Protocol):
         weight: Tensor | BlockWeight,
         bias: Tensor | None = None,
         form: LinearForm = "float",
-        input_terms: InputTerms = 1,
+        input_bits: InputBits = 8,
     ) -> PreparedLinear:
         """Bring `weight` `[out, in]` and `bias` `[out]` into the form that `linear` takes.
 
-        `form` says how a float weight is kept; blocks stay as they are. `input_terms` says how
+        `form` says how a float weight is kept; blocks stay as they are. `input_bits` says how
         finely `linear` rounds what it multiplies with a weight in blocks. The result may or may not
         share memory with `weight`: drop the original, and change neither.
 
@@ -364,9 +364,7 @@ class Ops(Protocol):
         """Bring a table of embeddings `[V, hidden]` into the form that `embed` takes."""
         ...
 
-    def tied_head(
-        self, embedding: PreparedEmbedding, input_terms: InputTerms = 1
-    ) -> PreparedLinear:
+    def tied_head(self, embedding: PreparedEmbedding, input_bits: InputBits = 8) -> PreparedLinear:
         """The linear whose weight is this table; see `prepare_linear`."""
         ...
 
@@ -382,9 +380,9 @@ class Ops(Protocol):
         """`x @ weight.T + bias` for `x` `[T, in]`; returns `[T, out]` in the dtype of `x`.
 
         With a weight in blocks, x is rounded too: in every 32 inputs of a token to int8, by
-        `scale = max(|x_i|) / 127` and `q_i = x_i / scale` to nearest, ties to even. With two input
-        terms, what that leaves of x is rounded in the same way, and both are multiplied. With a
-        weight in the form "int8" all inputs of a token share one scale, and there is one term.
+        `scale = max(|x_i|) / 127` and `q_i = x_i / scale` to nearest, ties to even; with 16 input
+        bits to int16 by 32767. With a weight in the form "int8" all inputs of a token share one
+        scale, and have 8 bits.
         """
         ...
 

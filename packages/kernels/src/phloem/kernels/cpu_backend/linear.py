@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from phloem.kernels.base import BlockFormat, BlockWeight, InputTerms, LinearForm
+from phloem.kernels.base import BlockFormat, BlockWeight, InputBits, LinearForm
 from phloem.kernels.cpu_backend.library import Library
 from phloem.kernels.cpu_backend.structs import F32, I8, Q4, Q8, Weight
 from phloem.kernels.cpu_backend.team import Team
@@ -31,7 +31,7 @@ _FORMATS: Mapping[BlockFormat, tuple[int, int]] = {
 """A block format's number in `native/pack.cpp`, and the kind it is packed as."""
 
 _IN_BLOCKS = (Q8, Q4)
-"""Kinds whose inputs may have two terms."""
+"""Kinds whose inputs may have 16 bits."""
 
 _STORE = 0
 """`Then::STORE` of `native/linear.h`."""
@@ -65,11 +65,11 @@ class CpuLinear:
         """Outputs and inputs."""
         return self.n, self.k
 
-    def with_input_terms(self, terms: InputTerms) -> CpuLinear:
-        """The same weight, in the same memory, for inputs that are rounded to so many terms."""
+    def with_input_bits(self, bits: InputBits) -> CpuLinear:
+        """The same weight, in the same memory, for inputs that are rounded to so many bits."""
         struct = Weight.from_buffer_copy(self.struct)
         if struct.kind in _IN_BLOCKS:
-            struct.input_terms = terms
+            struct.input_bits = bits
         return CpuLinear(struct, self.packed, self.bias)
 
     @property
@@ -106,7 +106,7 @@ class Linears:
         bias: Tensor | None = None,
         form: LinearForm = "float",
         *,
-        input_terms: InputTerms = 1,
+        input_bits: InputBits = 8,
         order: npt.NDArray[np.int64] | None = None,
     ) -> CpuLinear:
         """Pack `weight` `[out, in]`; the result shares no memory with it.
@@ -126,7 +126,7 @@ class Linears:
         else:
             raise ValueError("only the rows of a weight in blocks can be reordered: index floats")
         if struct.kind in _IN_BLOCKS:
-            struct.input_terms = input_terms
+            struct.input_bits = input_bits
         if bias is None:
             return CpuLinear(struct, packed, None)
         if tuple(bias.shape) != (struct.n,):
@@ -219,4 +219,4 @@ class Linears:
             raise ValueError(f"a weight of the shape {(n, k)} has nothing to multiply")
         # Torch aligns its memory to 64 bytes, which is a vector.
         packed = torch.empty(self._packed_bytes(kind, n, k), dtype=torch.uint8)
-        return packed, Weight(kind, n, k, 1, packed.data_ptr(), None)
+        return packed, Weight(kind, n, k, 8, packed.data_ptr(), None)

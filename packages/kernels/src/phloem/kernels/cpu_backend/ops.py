@@ -18,7 +18,7 @@ from phloem.kernels.base import (
     BlockWeight,
     Decoder,
     DecoderSpec,
-    InputTerms,
+    InputBits,
     KVLayer,
     LinearForm,
     NormResult,
@@ -102,10 +102,10 @@ class CpuOps:
         weight: Tensor | BlockWeight,
         bias: Tensor | None = None,
         form: LinearForm = "float",
-        input_terms: InputTerms = 1,
+        input_bits: InputBits = 8,
     ) -> CpuLinear:
         """See `Ops.prepare_linear`."""
-        return self._linears.prepare(weight, bias, form, input_terms=input_terms)
+        return self._linears.prepare(weight, bias, form, input_bits=input_bits)
 
     def linear(self, x: Tensor, prepared: CpuLinear) -> Tensor:
         """See `Ops.linear`."""
@@ -117,9 +117,9 @@ class CpuOps:
         """See `Ops.prepare_embedding`; the table is packed as a linear's weight is."""
         return self._linears.prepare(weight, None, form)
 
-    def tied_head(self, embedding: CpuLinear, input_terms: InputTerms = 1) -> CpuLinear:
+    def tied_head(self, embedding: CpuLinear, input_bits: InputBits = 8) -> CpuLinear:
         """See `Ops.tied_head`."""
-        return embedding.with_input_terms(input_terms)
+        return embedding.with_input_bits(input_bits)
 
     def embed(self, ids: Tensor, embedding: CpuLinear) -> Tensor:
         """See `Ops.embed`."""

@@ -18,7 +18,7 @@ class Weight(ctypes.Structure):
         ("kind", ctypes.c_int32),
         ("n", ctypes.c_int32),
         ("k", ctypes.c_int32),
-        ("input_terms", ctypes.c_int32),
+        ("input_bits", ctypes.c_int32),
         ("packed", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
     )

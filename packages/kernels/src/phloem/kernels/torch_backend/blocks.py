@@ -109,14 +109,14 @@ def round_weight(weight: Tensor, form: LinearForm) -> Tensor:
     return rounded[:, :inputs].contiguous().to(weight.device)
 
 
-def round_activations(x: Tensor) -> Tensor:
+def round_activations(x: Tensor, bits: int = 8) -> Tensor:
     """What activations `[T, in]` mean to a weight in blocks, see `Ops.linear`: float32 `[T, in]`.
 
     Numbers too small for a scale become zeros, a group that is not finite becomes NaN.
     """
     inputs = x.shape[-1]
     groups = F.pad(x.float(), (0, -inputs % BLOCK_SIZE)).unflatten(-1, (-1, BLOCK_SIZE))
-    scales = groups.abs().amax(dim=-1, keepdim=True) / 127.0
+    scales = groups.abs().amax(dim=-1, keepdim=True) / float(2 ** (bits - 1) - 1)
     tiny = torch.finfo(torch.float32).tiny
     whole = torch.where(scales >= tiny, groups / scales, 0.0).round()
     rounded = torch.where(scales.isfinite(), whole * scales, torch.nan)

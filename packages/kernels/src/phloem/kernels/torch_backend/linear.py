@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phloem.kernels.base import BlockWeight, InputTerms, LinearForm
+from phloem.kernels.base import BlockWeight, InputBits, LinearForm
 from phloem.kernels.torch_backend.blocks import (
     dequantize_blocks,
     round_activations,
@@ -43,20 +43,18 @@ class TorchLinear:
     bias: Tensor | None
     packed: bool
     rounding: Rounding = "none"
-    input_terms: int = 1
-    """How many roundings of activations are multiplied, where they are rounded."""
+    input_bits: InputBits = 8
+    """Of activations, where they are rounded in blocks."""
 
     @staticmethod
-    def prepare(
-        weight: TorchWeight, bias: Tensor | None, input_terms: InputTerms = 1
-    ) -> TorchLinear:
+    def prepare(weight: TorchWeight, bias: Tensor | None, input_bits: InputBits = 8) -> TorchLinear:
         """Pack where that pays: on a CPU with oneDNN, bfloat16 only where that has fast paths."""
         values, rounding = weight.values, weight.rounding
         if rounding != "none" and bias is not None:
             bias = bias.float()
         packed = values.device.type == "cpu" and can_pack(values.dtype)
         kept = _pack(values) if packed else values
-        return TorchLinear(kept, bias, packed, rounding, input_terms)
+        return TorchLinear(kept, bias, packed, rounding, input_bits)
 
     def __call__(self, x: Tensor) -> Tensor:
         """`x @ weight.T + bias`."""
@@ -64,10 +62,7 @@ class TorchLinear:
             return self._multiply(x)
         if self.rounding == "rows":
             return self._multiply(round_rows(x)).to(x.dtype)
-        rounded = round_activations(x)
-        if self.input_terms == 2:
-            rounded = rounded + round_activations(x - rounded)
-        return self._multiply(rounded).to(x.dtype)
+        return self._multiply(round_activations(x, self.input_bits)).to(x.dtype)
 
     def _multiply(self, x: Tensor) -> Tensor:
         if self.packed:

@@ -14,7 +14,7 @@ from phloem.kernels.base import (
     BlockWeight,
     Decoder,
     DecoderSpec,
-    InputTerms,
+    InputBits,
     KVLayer,
     LinearForm,
     NormResult,
@@ -80,10 +80,10 @@ class TorchOps:
         weight: Tensor | BlockWeight,
         bias: Tensor | None = None,
         form: LinearForm = "float",
-        input_terms: InputTerms = 1,
+        input_bits: InputBits = 8,
     ) -> TorchLinear:
         """See `Ops.prepare_linear`; packs weights on CPUs that have oneDNN."""
-        return TorchLinear.prepare(TorchWeight.of(weight, form), bias, input_terms)
+        return TorchLinear.prepare(TorchWeight.of(weight, form), bias, input_bits)
 
     def linear(self, x: Tensor, prepared: TorchLinear) -> Tensor:
         """See `Ops.linear`."""
@@ -95,9 +95,9 @@ class TorchOps:
         """See `Ops.prepare_embedding`."""
         return TorchWeight.of(weight, form)
 
-    def tied_head(self, embedding: TorchWeight, input_terms: InputTerms = 1) -> TorchLinear:
+    def tied_head(self, embedding: TorchWeight, input_bits: InputBits = 8) -> TorchLinear:
         """See `Ops.tied_head`."""
-        return TorchLinear.prepare(embedding, None, input_terms)
+        return TorchLinear.prepare(embedding, None, input_bits)
 
     def embed(self, ids: Tensor, embedding: TorchWeight) -> Tensor:
         """See `Ops.embed`; a table that was quantized gives float32."""

@@ -18,7 +18,7 @@ from phloem.kernels import (
     DecoderSpec,
     GreedySteps,
     GreedyTokens,
-    InputTerms,
+    InputBits,
     KVCache,
     LinearForm,
     Ops,
@@ -30,7 +30,7 @@ from phloem.model_runner.models.base import ForwardBatch, WeightSource
 from phloem.model_runner.models.rotated import RotatedWeights
 
 _NORM = "model.norm.weight"
-_HEAD_INPUT_TERMS: InputTerms = 2
+_HEAD_INPUT_BITS: InputBits = 16
 """A quantized head would cost a third of what all rounding of activations costs a model (in the
 divergence of its distributions from the exact ones), and reads few rows."""
 
@@ -72,10 +72,10 @@ class LlamaModel:
         )
         layers = tuple(_layer(i, config, weights, ops, form) for i in range(config.num_layers))
         if tied:
-            head = ops.tied_head(embedding, _HEAD_INPUT_TERMS)
+            head = ops.tied_head(embedding, _HEAD_INPUT_BITS)
         else:
             table = weights.take_linear(["lm_head.weight"], [vocabulary])
-            head = ops.prepare_linear(table, None, form, _HEAD_INPUT_TERMS)
+            head = ops.prepare_linear(table, None, form, _HEAD_INPUT_BITS)
         self._decoder = ops.decoder(
             DecoderSpec(
                 attention=self.attention_spec,

@@ -7,6 +7,10 @@
 namespace phloem {
 namespace {
 
+// What a token's queries need is asked for so many tokens before: it lies too far apart for
+// processors to foresee.
+constexpr int AHEAD = 2;
+
 // Running results of a tile's queries: sums of values and of probabilities, relative to 2^most.
 struct Running {
   float* most;
@@ -71,15 +75,20 @@ class TileRun {
     return {most, sum, arena.take<f32x16>(static_cast<size_t>(most_queries()) * vectors_)};
   }
 
+  const float* query(int token, int h) const {
+    return io_.q + token * io_.q_stride + (first_head_ + h) * plan_.head_dim;
+  }
+
   void take_queries() {
     int i = 0;
     for (int p = tile_.first_piece; p < tile_.end_piece; ++p) {
       const Piece& piece = plan_.pieces[p];
-      for (int t = 0; t < piece.count; ++t)
+      for (int t = 0; t < piece.count; ++t) {
+        const int token = piece.token + t;
+        if (t + AHEAD < piece.count)
+          prefetch(query(token + AHEAD, 0), group_ * plan_.head_dim);
         for (int h = 0; h < group_; ++h, ++i) {
-          const int64_t head = first_head_ + h;
-          const int token = piece.token + t;
-          const float* q = io_.q + token * io_.q_stride + head * plan_.head_dim;
+          const float* q = query(token, h);
           if (io_.angles != nullptr) {
             rotate(q, io_.angles + static_cast<int64_t>(token) * plan_.head_dim, plan_.head_dim,
                    rotated_);
@@ -88,43 +97,79 @@ class TileRun {
           block_.set_query(i, q, plan_.head_dim, plan_.scale);
           positions_[i] = piece.position + t;
         }
+      }
     }
   }
 
   void first() {
-    clear(span_);
-    for (int s = tile_.first_step; s < tile_.end_step; ++s) step(s);
+    if (tile_.spans == 1) {
+      clear(span_);
+      for (int s = tile_.first_step; s < tile_.end_step; ++s) step(s);
+      return leave(span_);
+    }
+    clear(total_);
+    for (int s = tile_.first_step; s < tile_.end_step;) s = merge_span(s, 0);
+    leave(total_);
+  }
+
+  void second() {
+    const PlanRow& row = plan_.rows[plan_.pieces[tile_.first_piece].row];
+    clear(total_);
+    int span = 0;
+    if (row.merged > 1) {
+      take_merged();
+      span = row.merged;
+    }
+    for (; span < tile_.span; ++span) merge_stored(span);
+    for (int s = tile_.first_step; s < tile_.end_step;)
+      s = merge_span(s, first_query(plan_.steps[s].start / SPAN));
+    write();
+  }
+
+  // Stores the results of the tile's first span, or of all of them.
+  void leave(const Running& results) {
     int i = 0;
     for (int p = tile_.first_piece; p < tile_.end_piece; ++p) {
       const Piece& piece = plan_.pieces[p];
       for (int t = 0; t < piece.count; ++t)
         for (int h = 0; h < group_; ++h, ++i) {
           f32x16* to = record(piece, tile_.span, t, h);
-          for (int v = 0; v < vectors_; ++v) store(to + v, span_.values[i * vectors_ + v]);
+          for (int v = 0; v < vectors_; ++v) store(to + v, results.values[i * vectors_ + v]);
           float* ends = reinterpret_cast<float*>(to + vectors_);
-          ends[0] = span_.most[i];
-          ends[1] = span_.sum[i];
+          ends[0] = results.most[i];
+          ends[1] = results.sum[i];
         }
     }
   }
 
-  void second() {
-    clear(total_);
-    for (int span = 0; span < tile_.span; ++span) merge_stored(span);
-    for (int s = tile_.first_step; s < tile_.end_step;) {
-      const int span = plan_.steps[s].start / SPAN;
-      clear(span_);
-      for (; s < tile_.end_step && plan_.steps[s].start / SPAN == span; ++s) step(s);
-      merge({first_query(span), queries_}, span_.most, span_.sum,
-            [this](int i) { return span_.values + static_cast<size_t>(i) * vectors_; });
-    }
-    write();
+  // Does the steps of a span from step s on and merges its results, those of the queries from
+  // `begin` on, into the total; returns the step behind them.
+  int merge_span(int s, int begin) {
+    const int span = plan_.steps[s].start / SPAN;
+    clear(span_);
+    for (; s < tile_.end_step && plan_.steps[s].start / SPAN == span; ++s) step(s);
+    merge({begin, queries_}, span_.most, span_.sum,
+          [this](int i) { return span_.values + static_cast<size_t>(i) * vectors_; });
+    return s;
   }
 
   // The record of head h at the t-th token of a piece.
   f32x16* record(const Piece& piece, int span, int t, int h) const {
     return plan_.record(plan_.rows[piece.row], span, piece.token + t) +
            static_cast<int64_t>(first_head_ + h) * plan_.record_vectors();
+  }
+
+  // Of a tile that is one piece: the record of its i-th query.
+  const f32x16* record_of(int span, int i) const {
+    return record(plan_.pieces[tile_.first_piece], span, i / group_, i % group_);
+  }
+
+  // The same where all are read in turn: asks for one of those that follow.
+  const f32x16* stored(int span, int i) const {
+    if (i + AHEAD * group_ < queries_)
+      prefetch(reinterpret_cast<const float*>(record_of(span, i + AHEAD * group_)),
+               plan_.record_vectors() * LANES);
+    return record_of(span, i);
   }
 
   // Of a tile that is one piece: the first query that reads the span.
@@ -176,16 +221,26 @@ class TileRun {
     }
   }
 
+  // Begins with what the first phase merged.
+  void take_merged() {
+    for (int i = 0; i < queries_; ++i) {
+      const f32x16* from = stored(0, i);
+      for (int v = 0; v < vectors_; ++v) total_.values[i * vectors_ + v] = load<f32x16>(from + v);
+      const float* ends = reinterpret_cast<const float*>(from + vectors_);
+      total_.most[i] = ends[0];
+      total_.sum[i] = ends[1];
+    }
+  }
+
   void merge_stored(int span) {
-    const Piece& piece = plan_.pieces[tile_.first_piece];
     const int begin = first_query(span);
-    const auto at = [&](int i) { return record(piece, span, i / group_, i % group_); };
     for (int i = begin; i < queries_; ++i) {
-      const float* ends = reinterpret_cast<const float*>(at(i) + vectors_);
+      const float* ends = reinterpret_cast<const float*>(stored(span, i) + vectors_);
       results_.most[i] = ends[0];
       results_.sum[i] = ends[1];
     }
-    merge({begin, queries_}, results_.most, results_.sum, at);
+    merge({begin, queries_}, results_.most, results_.sum,
+          [this, span](int i) { return record_of(span, i); });
   }
 
   // Merges the results of a span into the total; values_of(i) are those of query i.

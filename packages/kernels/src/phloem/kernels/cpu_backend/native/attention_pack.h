@@ -228,10 +228,6 @@ inline void prefetch(const T* p, int dim) {
   for (int i = 0; i < dim; i += LINE) __builtin_prefetch(p + i, 0, 2);
 }
 
-// Four signed bytes as two pairs: the first and the third, the second and the fourth.
-inline i16x32 even_bytes(u8x64 quads) { return (i16x32)quads << 8 >> 8; }
-inline i16x32 odd_bytes(u8x64 quads) { return (i16x32)quads >> 8; }
-
 // A block to be packed, and the slots of the one that this thread will probably pack after it, or
 // none. That may be another head's, whose keys and values are so many elements further on.
 struct BlockSlots : SlotRun {

@@ -8,6 +8,8 @@ namespace {
 
 // More queries than this make a tile no faster: reading a block is hidden by then.
 constexpr int TILE_QUERIES = 64;
+// The same of rows that share blocks: their tiles are many, and most of them full.
+constexpr int SHARED_TILE_QUERIES = 2 * TILE_QUERIES;
 // What reading a block costs, in units of one query's arithmetic on a block.
 constexpr int READ_COST = 12;
 // A tile of rows that share only some of their blocks should not be longer than this.
@@ -20,6 +22,7 @@ class Builder {
   explicit Builder(AttentionPlan& plan)
       : plan_(plan),
         tile_tokens_(std::max(1, TILE_QUERIES / plan.group())),
+        shared_tile_tokens_(std::max(1, SHARED_TILE_QUERIES / plan.group())),
         sharing_(plan.sharing) {}
 
   void build() {
@@ -40,7 +43,8 @@ class Builder {
   void find_shared();
   void split(Range range, int block, int level);
   void split_run(Range run, int block, std::vector<int32_t>& classes);
-  void add_family(Range family, int span);
+  int spans_to_merge(Range rows) const;
+  void add_family(Range family, int span, int spans);
   void split_long_rows();
   void finish_row(PlanRow& row);
   void add_span_tiles(const PlanRow& row, int span);
@@ -62,20 +66,21 @@ class Builder {
     return (row.query_len + row_tiles(row) - 1) / row_tiles(row);
   }
 
-  Tile& open_tile(std::vector<Tile>& tiles, int span);
+  Tile& open_tile(std::vector<Tile>& tiles, int span, int spans = 1);
   void close_tile(Tile& tile);
   void add_piece(Tile& tile, const PlanRow& row, int token, int count);
-  void add_family_steps(const Tile& tile, int span);
+  void add_family_steps(const Tile& tile);
+  void add_shared_steps(const Tile& tile, int span);
 
   AttentionPlan& plan_;
-  const int tile_tokens_;
+  const int tile_tokens_, shared_tile_tokens_;
   Sharing& sharing_;
 };
 
-Tile& Builder::open_tile(std::vector<Tile>& tiles, int span) {
+Tile& Builder::open_tile(std::vector<Tile>& tiles, int span, int spans) {
   const int piece = static_cast<int>(plan_.pieces.size());
   const int step = static_cast<int>(plan_.steps.size());
-  tiles.push_back({piece, piece, step, step, 0, span});
+  tiles.push_back({piece, piece, step, step, 0, span, spans});
   return tiles.back();
 }
 
@@ -104,14 +109,24 @@ void Builder::find_shared() {
   for (int span = 0; !s.live.empty(); ++span) {
     s.next.clear();
     for (const Range range : s.live) {
+      if (span > 0 && span < plan_.rows[s.order[range.begin]].merged) {
+        s.next.push_back(range);
+        continue;
+      }
       for (int level = 0; level < SPAN_BLOCKS; ++level)
         split(range, span * SPAN_BLOCKS + level, level);
       const std::vector<int32_t>&first = s.classes[0], &last = s.classes[SPAN_BLOCKS - 1];
       for (int begin = range.begin, end; begin < range.end; begin = end) {
         for (end = begin + 1; end < range.end && first[end] == begin;) ++end;
-        for (int i = begin; i < end; ++i)
-          plan_.rows[s.order[i]].alone = end - begin > 1 ? span + 1 : span;
-        if (end - begin > 1) add_family({begin, end}, span);
+        const bool shared = end - begin > 1;
+        const bool whole = std::all_of(last.begin() + begin, last.begin() + end,
+                                       [begin](int32_t c) { return c == begin; });
+        const int spans = span == 0 && shared && whole ? spans_to_merge({begin, end}) : 1;
+        for (int i = begin; i < end; ++i) {
+          plan_.rows[s.order[i]].alone = shared ? span + spans : span;
+          if (spans > 1) plan_.rows[s.order[i]].merged = spans;
+        }
+        if (shared) add_family({begin, end}, span, spans);
       }
       for (int begin = range.begin, end; begin < range.end; begin = end) {
         for (end = begin + 1; end < range.end && last[end] == begin;) ++end;
@@ -157,8 +172,26 @@ void Builder::split_run(Range run, int block, std::vector<int32_t>& classes) {
   }
 }
 
-// Tiles of rows that share the first block of a span, or more.
-void Builder::add_family(Range family, int span) {
+// How many spans tiles of these rows, which share all of the first one, do and merge: of those that
+// they share and that lie before all their queries, so many that threads still find tasks.
+int Builder::spans_to_merge(Range rows) const {
+  const int32_t* order = sharing_.order.data();
+  int64_t tokens = 0;
+  int spans = plan_.rows[order[rows.begin]].position() / SPAN;
+  for (int i = rows.begin; i < rows.end; ++i) {
+    const PlanRow& row = plan_.rows[order[i]];
+    tokens += row.query_len;
+    spans = std::min(spans, row.position() / SPAN);
+    for (int block = SPAN_BLOCKS; block < spans * SPAN_BLOCKS; ++block)
+      if (!same(order[rows.begin], order[i], block)) spans = block / SPAN_BLOCKS;
+  }
+  const int64_t tasks = (tokens + shared_tile_tokens_ - 1) / shared_tile_tokens_ * plan_.kv_heads;
+  const int64_t most = spans * tasks / (TASKS_PER_THREAD * plan_.threads);
+  return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(spans, most)));
+}
+
+// Tiles of rows that share the first block of a span, or more; all of several `spans`.
+void Builder::add_family(Range family, int span, int spans) {
   Sharing& s = sharing_;
   std::vector<int32_t>& places = s.places;
   Tile* tile = nullptr;
@@ -171,15 +204,15 @@ void Builder::add_family(Range family, int span) {
       int reads = 0;
       for (const auto& classes : s.classes)
         reads += classes[place] >= 0 && (tile == nullptr || classes[place] != classes[places.back()]);
-      const int room = tile == nullptr ? tile_tokens_ : tile_tokens_ - tile->tokens;
-      if (tile != nullptr && (room == 0 || cost + reads * READ_COST > TILE_COST)) {
-        add_family_steps(*tile, span);
+      const int room = shared_tile_tokens_ - (tile == nullptr ? 0 : tile->tokens);
+      if (room == 0 || (reads > 0 && tile != nullptr && cost + reads * READ_COST > TILE_COST)) {
+        add_family_steps(*tile);
         close_tile(*tile);
         tile = nullptr;
         continue;
       }
       if (tile == nullptr) {
-        tile = &open_tile(plan_.first, span);
+        tile = &open_tile(plan_.first, span, spans);
         places.clear();
         cost = 0;
       }
@@ -191,11 +224,21 @@ void Builder::add_family(Range family, int span) {
     }
   }
   if (tile == nullptr) return;
-  add_family_steps(*tile, span);
+  add_family_steps(*tile);
   close_tile(*tile);
 }
 
-void Builder::add_family_steps(const Tile& tile, int span) {
+void Builder::add_family_steps(const Tile& tile) {
+  add_shared_steps(tile, tile.span);
+  const PlanRow& row = plan_.rows[plan_.pieces[tile.first_piece].row];
+  for (int block = SPAN_BLOCKS; block < tile.spans * SPAN_BLOCKS; ++block) {
+    const int32_t start = block * BLOCK;
+    add_step({row.slots + start, start, BLOCK, 0, tile.tokens, false});
+  }
+}
+
+// Of a span whose classes are known.
+void Builder::add_shared_steps(const Tile& tile, int span) {
   const std::vector<int32_t>& places = sharing_.places;
   for (int level = 0; level < SPAN_BLOCKS; ++level) {
     const std::vector<int32_t>& classes = sharing_.classes[level];
@@ -313,7 +356,7 @@ void phloem_plan_build(AttentionPlan* plan, const int32_t* row_table, int64_t ro
   int64_t slots = 0;
   int32_t tokens = 0;
   for (int i = 0; i < num_rows; ++i) {
-    plan->rows.push_back({slots, 0, tokens, query_lens[i], seq_lens[i], 0, 0});
+    plan->rows.push_back({slots, 0, tokens, query_lens[i], seq_lens[i], 0, 1, 0});
     slots += static_cast<int64_t>(plan->rows.back().blocks()) * phloem::BLOCK;
     tokens += query_lens[i];
   }

@@ -1,10 +1,11 @@
 // The rows of a step, cut into tiles of queries that read the same blocks.
 //
 // Owns who reads what and when; the arithmetic is attention.cpp's, and the cut changes none of it.
-// A span is four blocks. Tiles of the first phase do one span each and leave its result behind:
-// spans whose blocks several rows share, read once for all of them, and the spans of a row that
-// would keep one thread busy while others have nothing to do. A tile of the second phase merges
-// what was left for its queries, does their remaining spans and writes the output.
+// A span is four blocks. Tiles of the first phase leave the results of spans behind: of spans whose
+// blocks several rows share, read once for all of them, and of those of a row that would keep one
+// thread busy while others have nothing to do. A tile of the second phase merges what was left for
+// its queries, does their remaining spans and writes the output. Merging goes from the first span
+// on, so a tile of the first phase that does a row's first spans may merge them itself.
 #pragma once
 
 #include <cstdint>
@@ -39,14 +40,16 @@ struct Tile {
   int32_t first_piece, end_piece;
   int32_t first_step, end_step;
   int32_t tokens;
-  int32_t span;  // first phase: the one it does; second: how many were done before
+  int32_t span;   // the first that it does
+  int32_t spans;  // how many the first phase does, and merges
 };
 
 struct PlanRow {
   int64_t slots;  // where the row's slots begin in the plan's
   int64_t results;  // where its results of spans begin, in records
   int32_t first_token, query_len, seq_len;
-  int32_t alone;  // from this span on no other row reads its blocks
+  int32_t alone;   // from this span on no other row reads its blocks
+  int32_t merged;  // spans that the first of its results has; 1 where tiles merge none
   int32_t stored;  // spans that the first phase does
 
   int position() const { return seq_len - query_len; }

@@ -72,7 +72,7 @@ namespace {
 
 // Tokens of a task between the linears: enough work to be worth handing out.
 constexpr int TOKENS_AT_ONCE = 8;
-constexpr int MAX_TERMS = 2;
+constexpr int MOST_INPUT_BITS = 16;
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -91,7 +91,7 @@ struct StepMemory {
     activated = floats(memory, t * d.intermediate);
     normed = floats(memory, t * d.hidden);
     const int widest = std::max({d.hidden, d.intermediate, queries});
-    quantized = piece(memory, QuantizedRows::bytes(tokens, widest, MAX_TERMS));
+    quantized = piece(memory, QuantizedRows::bytes(tokens, widest, MOST_INPUT_BITS));
     maxima = piece(memory, argmax_linear_bytes(d.head, tokens));
   }
 

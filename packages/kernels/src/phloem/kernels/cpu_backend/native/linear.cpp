@@ -16,15 +16,21 @@ using Tile = void (*)(const Panels&, const LinearInput&, int k, int row, float* 
 using Tiles = std::array<Tile, MAX_TILE>;
 
 template <size_t... I>
-constexpr std::array<Tiles, 4> tiles_of_kinds(std::index_sequence<I...>) {
-  return {{{tile<PHLOEM_F32, I + 1>...},
-           {tile<PHLOEM_Q8, I + 1>...},
-           {tile<PHLOEM_Q4, I + 1>...},
-           {tile<PHLOEM_I8, I + 1>...}}};
+constexpr std::array<Tiles, 6> tiles_of_kinds(std::index_sequence<I...>) {
+  return {{{tile<PHLOEM_F32, false, I + 1>...},
+           {tile<PHLOEM_Q8, false, I + 1>...},
+           {tile<PHLOEM_Q4, false, I + 1>...},
+           {tile<PHLOEM_I8, false, I + 1>...},
+           {tile<PHLOEM_Q8, true, I + 1>...},
+           {tile<PHLOEM_Q4, true, I + 1>...}}};
 }
 
-// By kind and number of rows, less 1.
-constexpr std::array<Tiles, 4> TILES = tiles_of_kinds(std::make_index_sequence<MAX_TILE>{});
+// By kind, then the kinds in blocks for inputs of 16 bits; and by number of rows, less 1.
+constexpr std::array<Tiles, 6> TILES = tiles_of_kinds(std::make_index_sequence<MAX_TILE>{});
+
+const Tiles& tiles_for(int kind, const QuantizedRows& x) {
+  return TILES[x.wide == nullptr ? kind : kind - PHLOEM_Q8 + PHLOEM_I8 + 1];
+}
 
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -47,7 +53,6 @@ class Job {
   int first_pair(size_t task) const { return static_cast<int>(task / blocks_) * run_; }
   Panels panels_of(int pair) const;
   void run_pair(int pair, int next, int row, int end) const;
-  void add_second_term(Panels panels, int row, int rows, float* y) const;
   Panels panels_of_tile(int pair, int next, int tile, int tiles, int rows) const;
   void ask_for_output(int pair, int row, int rows) const;
   void finish(int pair, int row, int rows, const float* y) const;
@@ -56,6 +61,7 @@ class Job {
 
   const phloem_weight& weight_;
   const LinearInput& x_;
+  const Tiles& tiles_;
   float* const out_;
   const int64_t stride_;
   const Then then_;
@@ -80,6 +86,7 @@ Job::Job(const phloem_weight& weight, const LinearInput& x, float* out, int64_t 
          int team_size)
     : weight_(weight),
       x_(x),
+      tiles_(tiles_for(weight.kind, x.quantized)),
       out_(out),
       stride_(stride),
       then_(then),
@@ -129,18 +136,10 @@ void Job::run_pair(int pair, int next, int row, int end) const {
     ask_for_output(pair, row, rows);
     alignas(64) float y[MAX_TILE * PAIR * PANEL];
     const Panels panels = panels_of_tile(pair, next, tile, tiles, rows);
-    TILES[weight_.kind][rows - 1](panels, x_, weight_.k, row, y);
-    if (x_.quantized.terms == 2) add_second_term(panels, row, rows, y);
+    tiles_[rows - 1](panels, x_, weight_.k, row, y);
     finish(pair, row, rows, y);
     row += rows;
   }
-}
-
-void Job::add_second_term(Panels panels, int row, int rows, float* y) const {
-  alignas(64) float second[MAX_TILE * PAIR * PANEL];
-  panels.lines = 0;
-  TILES[weight_.kind][rows - 1](panels, x_, weight_.k, x_.rows + row, second);
-  for (int i = 0; i < rows * PAIR * PANEL; i += LANES) store(y + i, load(y + i) + load(second + i));
 }
 
 // Each of several tiles asks for a share of the next pair. A single one asks for what it will read
@@ -187,11 +186,12 @@ void Job::put(int output, int row, f32x16 y) const {
   const int lanes = std::min(PANEL, weight_.n - output);
   float* to = out_ + row * stride_ + output;
   y = biased(y, output);
-  if (then_ == Then::ADD) y = load_some(to, lanes) + y;
-  if (lanes == PANEL)
-    store(to, y);
-  else
+  if (lanes == PANEL) {
+    store(to, then_ == Then::ADD ? load(to) + y : y);
+  } else {
+    if (then_ == Then::ADD) y = load_some(to, lanes) + y;
     store_some(to, y, lanes);
+  }
 }
 
 f32x16 Job::biased(f32x16 y, int output) const {

@@ -9,8 +9,7 @@
 //   PHLOEM_Q4   y = fma(m, scale * sum(q), fma(d * scale, dot, y))
 //   PHLOEM_I8   y = (d * scale) * dot                           of all inputs at once
 //
-// from y = 0 on, in ascending order, then y + b; dot and sum are exact integers. Of an input in two
-// terms each is summed up like that, and y is their sum.
+// from y = 0 on, in ascending order, then y + b; dot and sum are exact integers.
 #pragma once
 
 #include <cstddef>
@@ -38,10 +37,10 @@ struct LinearInput {
 
 // How much memory the quantized input of so many rows takes, and the view of it.
 inline size_t input_bytes(const phloem_weight& weight, int rows) {
-  return weight.kind == PHLOEM_F32 ? 0 : QuantizedRows::bytes(rows, weight.k, weight.input_terms);
+  return weight.kind == PHLOEM_F32 ? 0 : QuantizedRows::bytes(rows, weight.k, weight.input_bits);
 }
 inline QuantizedRows input_at(void* memory, const phloem_weight& weight, int rows) {
-  return QuantizedRows::at(memory, rows, weight.k, weight.input_terms, weight.kind == PHLOEM_I8);
+  return QuantizedRows::at(memory, rows, weight.k, weight.input_bits, weight.kind == PHLOEM_I8);
 }
 
 // One phase of the team: x = values, [rows, k] of floats, for all rows of x.

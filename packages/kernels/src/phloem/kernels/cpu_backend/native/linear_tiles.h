@@ -165,8 +165,29 @@ inline void add_dots(native::Ints (&dots)[ROWS][COLUMNS], const PanelsOf<N>& pan
   }
 }
 
+// The same for inputs of 16 bits, which `stride` counts; w[c] are column c's signed bytes.
+template <int ROWS, int COLUMNS>
+inline void add_wide_dots(Dots<ROWS, COLUMNS>& dots, const native::Bytes (&w)[COLUMNS],
+                          const int16_t* inputs, size_t stride) {
+#pragma GCC unroll 2
+  for (int odd = 0; odd < 2; ++odd) {
+    native::Shorts pairs[COLUMNS];
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c)
+      pairs[c] = odd ? native::odd_bytes(w[c]) : native::even_bytes(w[c]);
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r) {
+      const int16_t* two = inputs + r * stride + 2 * odd;
+      const auto q = (native::Shorts)quad_in_turn(reinterpret_cast<const int8_t*>(two));
+#pragma GCC unroll 16
+      for (int c = 0; c < COLUMNS; ++c)
+        dots[r][c] = in_turn(native::dot2(dots[r][c], pairs[c], q));
+    }
+  }
+}
+
 // y = (d * scale) * dot, added up group by group.
-template <int ROWS, int N>
+template <bool WIDE, int ROWS, int N>
 void run_q8(const PanelsOf<N>& panels, const LinearInput& input, int, int row, float* y) {
   constexpr int COLUMNS = PanelsOf<N>::COLUMNS;
   const QuantizedRows& x = input.quantized;
@@ -179,28 +200,45 @@ void run_q8(const PanelsOf<N>& panels, const LinearInput& input, int, int row, f
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-      for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::first_dots(x.offsets[at + r * groups]);
+      for (int c = 0; c < COLUMNS; ++c)
+        dots[r][c] = WIDE ? native::Ints{} : native::first_dots(x.offsets[at + r * groups]);
 #pragma GCC unroll 8
-    for (int v = 0; v < Q8_VECTORS; ++v)
-      add_dots(dots, panels, step + v * VECTOR_BYTES, x.q + at * GROUP + 4 * v,
-               groups * GROUP);
+    for (int v = 0; v < Q8_VECTORS; ++v) {
+      const size_t input = at * GROUP + 4 * v, from = step + v * VECTOR_BYTES;
+      if constexpr (WIDE) {
+        native::Bytes w[COLUMNS];
+#pragma GCC unroll 16
+        for (int c = 0; c < COLUMNS; ++c)
+          w[c] = load<native::Bytes>(panels.column(c, from, 4)) ^ 0x80;
+        add_wide_dots(dots, w, x.wide + input, groups * GROUP);
+      } else {
+        add_dots(dots, panels, from, x.q + input, groups * GROUP);
+      }
+    }
     add_scaled(sums, dots, panels, step + Q8_VECTORS * VECTOR_BYTES, x.scales + at, groups);
   }
   sums.write(y);
 }
 
-// The same for a vector of two halves of bytes: 4 inputs with the low ones, and with the high ones
-// those half a group later.
-template <int ROWS, int N, int COLUMNS>
-inline void add_nibbles(native::NibbleSums (&sums)[ROWS][COLUMNS], const PanelsOf<N>& panels,
-                        size_t at, const int8_t* inputs, size_t stride) {
-  native::Bytes low[COLUMNS], high[COLUMNS];
+// A vector of half bytes: 4 inputs meet the low ones, those half a group later the high ones.
+template <int N>
+inline void load_nibbles(const PanelsOf<N>& panels, size_t at,
+                         native::Bytes (&low)[PanelsOf<N>::COLUMNS],
+                         native::Bytes (&high)[PanelsOf<N>::COLUMNS]) {
 #pragma GCC unroll 16
-  for (int c = 0; c < COLUMNS; ++c) {
+  for (int c = 0; c < PanelsOf<N>::COLUMNS; ++c) {
     const auto both = load<native::Words>(panels.column(c, at, 4));
     low[c] = (native::Bytes)both & 15;
     high[c] = (native::Bytes)(both >> 4) & 15;
   }
+}
+
+// sums += such a vector of the panels * the inputs of each row, `stride` bytes apart.
+template <int ROWS, int N, int COLUMNS>
+inline void add_nibbles(native::NibbleSums (&sums)[ROWS][COLUMNS], const PanelsOf<N>& panels,
+                        size_t at, const int8_t* inputs, size_t stride) {
+  native::Bytes low[COLUMNS], high[COLUMNS];
+  load_nibbles(panels, at, low, high);
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r) {
     const int8_t* q = inputs + r * stride;
@@ -216,7 +254,7 @@ inline void add_nibbles(native::NibbleSums (&sums)[ROWS][COLUMNS], const PanelsO
 }
 
 // y = (d * scale) * dot, then + m * scaled sum, added up group by group.
-template <int ROWS, int N>
+template <bool WIDE, int ROWS, int N>
 void run_q4(const PanelsOf<N>& panels, const LinearInput& input, int, int row, float* y) {
   constexpr int COLUMNS = PanelsOf<N>::COLUMNS;
   const QuantizedRows& x = input.quantized;
@@ -225,16 +263,27 @@ void run_q4(const PanelsOf<N>& panels, const LinearInput& input, int, int row, f
   for (size_t g = 0; g < groups; ++g) {
     const size_t step = g * Q4_STEP, at = row * groups + g;
     panels.prefetch(step);
-    native::NibbleSums nibbles[ROWS][COLUMNS]{};
+    Dots<ROWS, COLUMNS> dots{};
+    if constexpr (WIDE) {
 #pragma GCC unroll 4
-    for (int v = 0; v < Q4_VECTORS; ++v)
-      add_nibbles(nibbles, panels, step + v * VECTOR_BYTES, x.q + at * GROUP + 4 * v,
-                  groups * GROUP);
-    Dots<ROWS, COLUMNS> dots;
+      for (int v = 0; v < Q4_VECTORS; ++v) {
+        const int16_t* inputs = x.wide + at * GROUP + 4 * v;
+        native::Bytes low[COLUMNS], high[COLUMNS];
+        load_nibbles(panels, step + v * VECTOR_BYTES, low, high);
+        add_wide_dots(dots, low, inputs, groups * GROUP);
+        add_wide_dots(dots, high, inputs + GROUP / 2, groups * GROUP);
+      }
+    } else {
+      native::NibbleSums nibbles[ROWS][COLUMNS]{};
+#pragma GCC unroll 4
+      for (int v = 0; v < Q4_VECTORS; ++v)
+        add_nibbles(nibbles, panels, step + v * VECTOR_BYTES, x.q + at * GROUP + 4 * v,
+                    groups * GROUP);
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; ++r)
+      for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-      for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::total(nibbles[r][c]);
+        for (int c = 0; c < COLUMNS; ++c) dots[r][c] = native::total(nibbles[r][c]);
+    }
     const size_t halves = step + Q4_VECTORS * VECTOR_BYTES;
     add_scaled(sums, dots, panels, halves, x.scales + at, groups);
 #pragma GCC unroll 16
@@ -297,12 +346,13 @@ inline void each_panel(const Panels& panels, float* y, Run run) {
     for (int panel = 0; panel < PAIR; ++panel) run(panels.only(panel), y + panel * PANEL);
 }
 
-template <int KIND, int ROWS>
+// WIDE: of inputs of 16 bits.
+template <int KIND, bool WIDE, int ROWS>
 void tile(const Panels& panels, const LinearInput& x, int k, int row, float* y) {
   each_panel<ROWS>(panels, y, [&](const auto& some, float* to) {
     if constexpr (KIND == PHLOEM_F32) run_f32<ROWS>(some, x, k, row, to);
-    if constexpr (KIND == PHLOEM_Q8) run_q8<ROWS>(some, x, k, row, to);
-    if constexpr (KIND == PHLOEM_Q4) run_q4<ROWS>(some, x, k, row, to);
+    if constexpr (KIND == PHLOEM_Q8) run_q8<WIDE, ROWS>(some, x, k, row, to);
+    if constexpr (KIND == PHLOEM_Q4) run_q4<WIDE, ROWS>(some, x, k, row, to);
     if constexpr (KIND == PHLOEM_I8) run_i8<ROWS>(some, x, k, row, to);
   });
 }

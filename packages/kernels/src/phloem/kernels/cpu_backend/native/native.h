@@ -202,17 +202,23 @@ inline Ints dot4(Ints acc, Bytes u, Bytes s) {
 #endif
 }
 
-// acc[i] += a[2i] * b[2i] + a[2i+1] * b[2i+1], of which each product fits 16 bits.
+// acc[i] += a[2i] * b[2i] + a[2i+1] * b[2i+1]; exact where that fits 32 bits.
 inline Ints dot2(Ints acc, Shorts a, Shorts b) {
-#if PHLOEM_AVX2
+#if PHLOEM_AVX512
+  return (Ints)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
+#elif PHLOEM_AVX2
   return acc + (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#elif !PHLOEM_AVX512 && defined(__SSE2__)
+#elif defined(__SSE2__)
   return acc + (Ints)__builtin_ia32_pmaddwd128(a, b);
 #else
-  const Ints products = (Ints)(a * b);
-  return acc + ((products << 16 >> 16) + (products >> 16));
+  const Ints x = (Ints)a, y = (Ints)b;
+  return acc + ((x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16));
 #endif
 }
+
+// Four signed bytes of each lane as two pairs: the first and the third, the second and the fourth.
+inline Shorts even_bytes(Bytes quads) { return (Shorts)quads << 8 >> 8; }
+inline Shorts odd_bytes(Bytes quads) { return (Shorts)quads >> 8; }
 
 // Bytes of a weight w, kept as w + 128, for products with bytes from -127 to 127: dots start at
 // first_dots(-128 * the sum of the latter).

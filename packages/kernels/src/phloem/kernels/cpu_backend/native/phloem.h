@@ -26,7 +26,7 @@ typedef struct {
   int32_t kind;
   int32_t n;  // outputs
   int32_t k;  // inputs
-  int32_t input_terms;  // of weights in blocks: how many int8 numbers stand for an input, 1 or 2
+  int32_t input_bits;  // of weights in blocks: of what stands for an input, 8 or 16
   const void* packed;
   const float* bias;  // [n] or null
 } phloem_weight;

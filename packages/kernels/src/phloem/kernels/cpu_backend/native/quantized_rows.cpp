@@ -1,13 +1,10 @@
 #include "quantized_rows.h"
 
 #include <cfloat>
+#include <limits>
 
 namespace phloem {
 namespace {
-
-struct Pair {
-  f32x16 a, b;
-};
 
 inline i32x16 larger(i32x16 a, i32x16 b) { return select(a > b, a, b); }
 
@@ -28,10 +25,26 @@ inline float largest_magnitude(i32x16 magnitudes) {
   return magnitude;
 }
 
-// Returns what is left of a and b.
-inline Pair quantize_group(const QuantizedRows& x, size_t group, f32x16 a, f32x16 b) {
+inline void put(int8_t* to, i32x16 a, i32x16 b) {
+  store_bytes(to, a);
+  store_bytes(to + LANES, b);
+}
+
+inline void put(int16_t* to, i32x16 a, i32x16 b) {
+  int32_t whole[GROUP];
+  store(whole, a);
+  store(whole + LANES, b);
+  for (int i = 0; i < GROUP; ++i) {
+    const int middle = i % 4 == 1 ? 1 : i % 4 == 2 ? -1 : 0;
+    to[i] = static_cast<int16_t>(whole[i + middle]);
+  }
+}
+
+template <class Q>
+inline void quantize_group(const QuantizedRows& x, Q* q, size_t group, f32x16 a, f32x16 b) {
+  constexpr float MOST = std::numeric_limits<Q>::max();
   const i32x16 x_a = magnitude_bits(a), x_b = magnitude_bits(b);
-  float scale = largest_magnitude(larger(x_a, x_b)) / 127.0f;
+  float scale = largest_magnitude(larger(x_a, x_b)) / MOST;
   i32x16 q_a{}, q_b{};
   if (is_scale(scale)) {
     q_a = round_to_int(a / splat(scale));
@@ -40,20 +53,22 @@ inline Pair quantize_group(const QuantizedRows& x, size_t group, f32x16 a, f32x1
     scale = 0.0f;
   }
   const int32_t sum = phloem::sum(q_a + q_b);
-  int8_t* q = x.q + group * GROUP;
-  store_bytes(q, q_a);
-  store_bytes(q + LANES, q_b);
+  put(q + group * GROUP, q_a, q_b);
   x.scales[group] = scale;
   x.offsets[group] = -128 * sum;
   x.scaled_sums[group] = scale * static_cast<float>(sum);
-  const f32x16 back = splat(-scale);
-  return {fma(to_float(q_a), back, a), fma(to_float(q_b), back, b)};
 }
 
-inline void quantize_terms(const QuantizedRows& x, size_t group, f32x16 a, f32x16 b) {
-  const Pair rest = quantize_group(x, group, a, b);
-  if (x.terms == 2)
-    quantize_group(x, group + static_cast<size_t>(x.rows) * x.groups, rest.a, rest.b);
+template <class Q>
+void quantize_groups(const QuantizedRows& x, Q* q, int r, const float* values, int k) {
+  size_t group = static_cast<size_t>(r) * x.groups;
+  int i = 0;
+  for (; i + GROUP <= k; i += GROUP)
+    quantize_group(x, q, group++, load(values + i), load(values + i + LANES));
+  if (i == k) return;
+  const int rest = k - i;
+  const f32x16 b = rest > LANES ? load_some(values + i + LANES, rest - LANES) : f32x16{};
+  quantize_group(x, q, group, load_some(values + i, rest < LANES ? rest : LANES), b);
 }
 
 // Calls f(offset, elements, 0 beyond the row) for all vectors of a row's whole groups.
@@ -91,15 +106,9 @@ void quantize_whole(const QuantizedRows& x, int r, const float* values, int k) {
 }  // namespace
 
 void quantize_row(const QuantizedRows& x, int r, const float* values, int k) {
+  if (x.wide != nullptr) return quantize_groups(x, x.wide, r, values, k);
   if (x.scales_per_row == 1) return quantize_whole(x, r, values, k);
-  size_t group = static_cast<size_t>(r) * x.groups;
-  int i = 0;
-  for (; i + GROUP <= k; i += GROUP)
-    quantize_terms(x, group++, load(values + i), load(values + i + LANES));
-  if (i == k) return;
-  const int rest = k - i;
-  const f32x16 b = rest > LANES ? load_some(values + i + LANES, rest - LANES) : f32x16{};
-  quantize_terms(x, group, load_some(values + i, rest < LANES ? rest : LANES), b);
+  quantize_groups(x, x.q, r, values, k);
 }
 
 }  // namespace phloem

@@ -38,11 +38,13 @@ using i16x32 = Sixteen<native::Shorts>;
 
 using native::dot2;
 using native::dot4;
+using native::even_bytes;
 using native::fma;
 using native::low_bytes;
 using native::low_halves;
 using native::max;
 using native::min;
+using native::odd_bytes;
 using native::round_to_int;
 using native::signed_dot4;
 using native::to_float;
@@ -56,11 +58,13 @@ using native::widen;
   }
 PHLOEM_IN_HALVES(dot2)
 PHLOEM_IN_HALVES(dot4)
+PHLOEM_IN_HALVES(even_bytes)
 PHLOEM_IN_HALVES(fma)
 PHLOEM_IN_HALVES(low_bytes)
 PHLOEM_IN_HALVES(low_halves)
 PHLOEM_IN_HALVES(max)
 PHLOEM_IN_HALVES(min)
+PHLOEM_IN_HALVES(odd_bytes)
 PHLOEM_IN_HALVES(round_to_int)
 PHLOEM_IN_HALVES(signed_dot4)
 PHLOEM_IN_HALVES(to_float)
