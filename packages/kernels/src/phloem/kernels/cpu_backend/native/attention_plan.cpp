@@ -16,6 +16,8 @@ constexpr int READ_COST = 12;
 constexpr int TILE_COST = TILE_QUERIES * SPAN_BLOCKS + READ_COST * SPAN_BLOCKS;
 // So many tasks for each thread keep the threads about equally busy.
 constexpr int TASKS_PER_THREAD = 4;
+// With fewer that merge spans, but come first, they are as well.
+constexpr int MERGING_TASKS_PER_THREAD = 2;
 
 class Builder {
  public:
@@ -186,7 +188,7 @@ int Builder::spans_to_merge(Range rows) const {
       if (!same(order[rows.begin], order[i], block)) spans = block / SPAN_BLOCKS;
   }
   const int64_t tasks = (tokens + shared_tile_tokens_ - 1) / shared_tile_tokens_ * plan_.kv_heads;
-  const int64_t most = spans * tasks / (TASKS_PER_THREAD * plan_.threads);
+  const int64_t most = spans * tasks / (MERGING_TASKS_PER_THREAD * plan_.threads);
   return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(spans, most)));
 }
 
