@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
+from phloem.server.direct_body import writer_of
 from phloem.server.guarded_server import GuardedServer, guard_of
-from phloem.server.http.direct import writer_of
 from phloem.server.http_config import HttpArgs
 from phloem.server.keys import KeyLimits, add_key
 

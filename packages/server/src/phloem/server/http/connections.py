@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from phloem.server.http.direct import offer
+from phloem.server.direct_body import offer
 from phloem.server.http.errors import ApiError
 from phloem.server.http.request_id import HEADER, request_id_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from starlette.types import Scope, Send
 
-from phloem.server.http.direct import writer_of
+from phloem.server.direct_body import writer_of
 from phloem.server.http.errors import ApiError
 from phloem.server.http.truth import Headers
 

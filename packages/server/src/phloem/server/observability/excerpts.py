@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from phloem.server.http.direct import withdraw
+from phloem.server.direct_body import withdraw
 from phloem.server.observability.watch import current_watch
 
 MOST_BYTES = 2048

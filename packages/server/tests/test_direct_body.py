@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from phloem.server.http.direct import offer, writer_of
+from phloem.server.direct_body import offer, writer_of
 from phloem.server.observability.excerpts import Excerpts
 from phloem.server.observability.watch import watching
 
