@@ -17,16 +17,40 @@ constexpr int FEW_QUERIES = native::WIDTH >= 8 ? 4 : 0;
 
 constexpr int ROW_VECTOR = 4 * LANES;  // bytes
 
+// Whether rows of the next block that lie in line are asked for a few at a time, between products:
+// all at once they keep the loads of these waiting.
+constexpr bool ASKS_IN_PARTS = !PHLOEM_AVX512;
+
 // Rows of a block; those behind its last token are the last one once more.
-struct ByteRows {
+class ByteRows {
+ public:
   const int8_t* at[BLOCK];
 
-  // Asks for the rows of the block after it too.
-  void find(const Slots<int8_t>& slots, int dim, const BlockSlots& block, int64_t next) {
+  // The rows of the block after it are `to_next` bytes from where its slots are.
+  void find(const Slots<int8_t>& slots, int dim, const BlockSlots& block, int64_t to_next) {
     slots.each_row(block, [this](int t, const int8_t* row) { at[t] = row; });
     for (int t = block.count; t % LANES != 0; ++t) at[t] = at[block.count - 1];
-    slots.each_row(block.next, [=](int, const int8_t* row) { prefetch(row + next, dim); });
+    dim_ = dim;
+    left_ = 0;
+    stride_ = slots.stride(block.next);
+    if (ASKS_IN_PARTS && stride_ != 0) {
+      next_ = slots.elements(block.next.slots[0]) + to_next;
+      left_ = block.next.count;
+    } else {
+      slots.each_row(block.next, [=](int, const int8_t* row) { prefetch(row + to_next, dim); });
+    }
   }
+
+  // Asks memory for `count` rows of the block after it, from the first-th on.
+  void ask_for_next(int first, int count) const {
+    const int end = std::min(first + count, left_);
+    for (int t = first; t < end; ++t) prefetch(next_ + t * stride_, dim_);
+  }
+
+ private:
+  const int8_t* next_;  // the first row of those that are still to be asked for
+  int64_t stride_;
+  int left_, dim_;
 };
 
 #if PHLOEM_AVX2
@@ -82,13 +106,17 @@ inline void rows_products(const int32_t* queries, const int8_t* const* rows, int
 template <int QUERIES, int UNITS, class Emit>
 inline void key_products(const int32_t* queries, const ByteRows& keys, int units, int count,
                          Emit emit) {
-  for (int first = 0; first < count; first += LANES) {
+  int first = 0;
+  for (; first < count; first += LANES) {
     native::Ints low[QUERIES], high[QUERIES];
+    keys.ask_for_next(first, 8);
     rows_products<QUERIES, UNITS, 8>(queries, keys.at + first, units, low);
+    keys.ask_for_next(first + 8, 8);
     rows_products<QUERIES, UNITS, 8>(queries, keys.at + first + 8, units, high);
 #pragma GCC unroll 4
     for (int q = 0; q < QUERIES; ++q) emit(q, first / LANES, i32x16{low[q], high[q]});
   }
+  keys.ask_for_next(first, BLOCK);
 }
 
 // Heads of 64 dimensions are the most usual ones.
@@ -106,6 +134,7 @@ inline void key_products(const int32_t* queries, const ByteRows& keys, int units
 template <int QUERIES, class Emit>
 inline void key_products(const int32_t* queries, const ByteRows& keys, int units, int count,
                          Emit emit) {
+  keys.ask_for_next(0, BLOCK);
   for (int first = 0; first < count; first += LANES) {
     i32x16 sums[QUERIES] = {};
     for (int u = 0; u < units; u += LANES) {
@@ -195,7 +224,9 @@ inline void value_products(const uint8_t* weights, const ByteRows& values, int v
 template <int QUERIES, class Emit>
 inline void value_products(const uint8_t* weights, const ByteRows& values, int vectors, int count,
                            Emit emit) {
+  const int part = (BLOCK + vectors - 1) / vectors;
   for (int v = 0; v < vectors; ++v) {
+    values.ask_for_next(v * part, part);
     i32x16 sums[QUERIES] = {};
     const uint8_t* left = weights;
     for (int64_t t = 0; t < count; t += 4) {

@@ -69,6 +69,11 @@ class Slots {
 
   const T* elements(int32_t slot) const { return elements_ + place_(slot); }
 
+  // From the elements of a run's slots to those of the next one; 0: that differs, or there are none.
+  int64_t stride(SlotRun run) const {
+    return run.in_line && run.count > 0 ? place_.stride() : 0;
+  }
+
   // visit(t, elements or scale of the t-th slot).
   template <class Visit>
   void each_row(SlotRun run, Visit visit) const {
