@@ -273,6 +273,26 @@ def test_a_large_batch_behind_a_prefix_is_cut_without_a_trace(planners):
     assert_close(one, case.expected(), torch.float32)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("heads", "dims"), [((9, 3), (64, 64)), ((8, 1), (80, 80)), ((4, 4), (128, 65))]
+)
+@pytest.mark.parametrize("last", [(300, 1060), (300, 790)])
+def test_prompts_behind_a_long_prefix_have_the_bits_that_they_have_alone(
+    planners, last, heads, dims, dtype
+):
+    """Tiles merge the spans of the prefix, unless a prompt begins within it, as the last may."""
+    lengths = [(60, 870), (41, 830), (1, 800), (64, 896), last]
+    case = Case(lengths, dtype, heads=heads, dims=dims, shared=768)
+    one, two = (case.plan(planner).run(case.q, case.layer) for planner in planners)
+    assert_same_bits(one, two)
+    assert_close(one, case.expected(), dtype)
+    for row in range(len(lengths)):
+        tokens = case.tokens(row)
+        alone = case.plan(planners[row % 2], [row]).run(case.q[tokens], case.layer)
+        assert_same_bits(alone, one[tokens])
+
+
 def fused(a, b, c):
     """a * b + c of float32 rounded once, but for ties that float64 hides."""
     return (np.float64(a) * np.float64(b) + np.float64(c)).astype(F32)

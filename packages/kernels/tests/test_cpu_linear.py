@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phloem.kernels import get_ops
 from phloem.kernels.base import BLOCK_BYTES, BlockWeight
 from phloem.kernels.cpu_backend import library
 from phloem.kernels.cpu_backend.linear import Linears
@@ -391,6 +392,16 @@ def test_weights_that_cannot_be_packed_are_refused(machines):
         linears.prepare(random_blocks("q8_0", 8, 32), order=np.array([0, 8]))
     with pytest.raises(ValueError, match="index floats"):
         linears.prepare(random(8, 32), order=np.arange(8))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_inputs_of_other_sizes_are_refused(backend):
+    ops = get_ops(backend)
+    weight = random_blocks("q8_0", 8, 32)
+    with pytest.raises(ValueError, match="inputs of 2 bits"):
+        ops.prepare_linear(weight, None, "float", 2)
+    with pytest.raises(ValueError, match="inputs of 2 bits"):
+        ops.tied_head(ops.prepare_embedding(weight), 2)
 
 
 @pytest.mark.parametrize("format", FORMATS)

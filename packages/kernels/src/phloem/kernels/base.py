@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,17 @@ RoundedForm: TypeAlias = Literal["int8", "blocks"]
 
 InputBits: TypeAlias = Literal[8, 16]
 """Of the integer that stands for an input where a weight is in blocks."""
+
+
+def check_input_bits(bits: int) -> None:
+    """Refuse what is none of `InputBits`: native code reserves memory by it.
+
+    Raises:
+        ValueError: naming what there is.
+    """
+    if bits not in get_args(InputBits):
+        raise ValueError(f"inputs of {bits} bits are not computed with: input_bits is 8 or 16")
+
 
 BlockFormat: TypeAlias = Literal["q4_0", "q4_1", "q8_0"]
 """GGUF's block formats that are computed in as they are."""
@@ -354,7 +365,7 @@ class Ops(Protocol):
         share memory with `weight`: drop the original, and change neither.
 
         Raises:
-            ValueError: if this backend has no such form.
+            ValueError: if this backend has no such form, or `input_bits` is neither 8 nor 16.
         """
         ...
 

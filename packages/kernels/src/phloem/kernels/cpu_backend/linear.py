@@ -15,7 +15,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from phloem.kernels.base import BlockFormat, BlockWeight, InputBits, LinearForm
+from phloem.kernels.base import (
+    BlockFormat,
+    BlockWeight,
+    InputBits,
+    LinearForm,
+    check_input_bits,
+)
 from phloem.kernels.cpu_backend.library import Library
 from phloem.kernels.cpu_backend.structs import F32, I8, Q4, Q8, Weight
 from phloem.kernels.cpu_backend.team import Team
@@ -68,14 +74,19 @@ class CpuLinear:
     def with_input_bits(self, bits: InputBits) -> CpuLinear:
         """The same weight, in the same memory, for inputs that are rounded to so many bits."""
         struct = Weight.from_buffer_copy(self.struct)
-        if struct.kind in _IN_BLOCKS:
-            struct.input_bits = bits
+        _set_input_bits(struct, bits)
         return CpuLinear(struct, self.packed, self.bias)
 
     @property
     def nbytes(self) -> int:
         """Memory of the packed weight and the bias."""
         return self.packed.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+
+def _set_input_bits(struct: Weight, bits: InputBits) -> None:
+    check_input_bits(bits)
+    if struct.kind in _IN_BLOCKS:
+        struct.input_bits = bits
 
 
 class Linears:
@@ -116,8 +127,8 @@ class Linears:
         picks rows of a weight in blocks: output o is its row `order[o]`.
 
         Raises:
-            ValueError: if `weight` is no matrix or has nothing to multiply, or `order` or `bias` do
-                not fit.
+            ValueError: if `weight` is no matrix or has nothing to multiply, `order` or `bias` do
+                not fit, or `input_bits` is neither 8 nor 16.
         """
         if isinstance(weight, BlockWeight):
             packed, struct = self._packed_blocks(weight, order)
@@ -125,8 +136,7 @@ class Linears:
             packed, struct = self._packed_floats(weight, form)
         else:
             raise ValueError("only the rows of a weight in blocks can be reordered: index floats")
-        if struct.kind in _IN_BLOCKS:
-            struct.input_bits = input_bits
+        _set_input_bits(struct, input_bits)
         if bias is None:
             return CpuLinear(struct, packed, None)
         if tuple(bias.shape) != (struct.n,):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phloem.kernels.base import BlockWeight, InputBits, LinearForm
+from phloem.kernels.base import BlockWeight, InputBits, LinearForm, check_input_bits
 from phloem.kernels.torch_backend.blocks import (
     dequantize_blocks,
     round_activations,
@@ -49,6 +49,7 @@ class TorchLinear:
     @staticmethod
     def prepare(weight: TorchWeight, bias: Tensor | None, input_bits: InputBits = 8) -> TorchLinear:
         """Pack where that pays: on a CPU with oneDNN, bfloat16 only where that has fast paths."""
+        check_input_bits(input_bits)
         values, rounding = weight.values, weight.rounding
         if rounding != "none" and bias is not None:
             bias = bias.float()
