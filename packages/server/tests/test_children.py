@@ -92,6 +92,10 @@ def test_what_was_started_ahead_and_not_taken_ends_without_a_word(start, capfd):
     start("sys.exit(0)", deaths)  # makes the module
     assert deaths.heard.wait(30)
     with started_ahead(MODULE):
+        # A process that has just been started has no command line to be known by for a moment.
+        deadline = time.monotonic() + 30
+        while not there() and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert there()
     assert not there()
     assert capfd.readouterr().err == ""
