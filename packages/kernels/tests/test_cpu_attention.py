@@ -293,6 +293,27 @@ def test_prompts_behind_a_long_prefix_have_the_bits_that_they_have_alone(
         assert_same_bits(alone, one[tokens])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_prompt_that_begins_within_what_it_shares_is_as_if_it_were_alone(planners, dtype):
+    """Its first queries come before blocks that its tile reads for the others."""
+    case = Case([(1, 1030), (900, 1030)], dtype, shared=1024)
+    together = case.plan(planners[1]).run(case.q, case.layer)
+    alone = case.plan(planners[0], [1]).run(case.q[case.tokens(1)], case.layer)
+    assert_same_bits(alone, together[case.tokens(1)])
+    assert_close(together, case.expected(), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [0.0, 1e-44])
+def test_a_query_of_nothing_sees_all_alike_whoever_shares(planners, size, dtype):
+    case = Case([(2, 129), (2, 130)], dtype, shared=128)
+    case.q[0] = size
+    together = case.plan(planners[1]).run(case.q, case.layer)
+    alone = case.plan(planners[0], [0]).run(case.q[case.tokens(0)], case.layer)
+    assert_same_bits(alone, together[case.tokens(0)])
+    assert_close(together, case.expected(), dtype)
+
+
 def fused(a, b, c):
     """a * b + c of float32 rounded once, but for ties that float64 hides."""
     return (np.float64(a) * np.float64(b) + np.float64(c)).astype(F32)

@@ -56,6 +56,7 @@ def slots_of(steps, generator):
 @example(0, [([0], 5, 1), ([0], 6, 1), ([1], 7, 1)], 1)
 @example(MAX_TRUNK, [([0], 5, 70), ([0], 6, 70), ([1], 63, 60), ([], 63, 1), ([1], 7, 70)], 0)
 @example(8, [([], 63, 63)] * ROWS, 0)
+@example(8, [([], 5, 1), ([], 6, 300)], 0)
 def test_a_row_reads_its_own_slots_whoever_shares_some_of_them(planner, trunk, steps, seed):
     steps = [([0] * trunk + path, own, new) for path, own, new in steps]
     table = slots_of(steps, np.random.default_rng(seed))

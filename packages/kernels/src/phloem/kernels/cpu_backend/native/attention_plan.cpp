@@ -16,7 +16,7 @@ constexpr int READ_COST = 12;
 constexpr int TILE_COST = TILE_QUERIES * SPAN_BLOCKS + READ_COST * SPAN_BLOCKS;
 // So many tasks for each thread keep the threads about equally busy.
 constexpr int TASKS_PER_THREAD = 4;
-// With fewer that merge spans, but come first, they are as well.
+// Tasks that merge spans start before all others: so few of them do the same.
 constexpr int MERGING_TASKS_PER_THREAD = 2;
 
 class Builder {

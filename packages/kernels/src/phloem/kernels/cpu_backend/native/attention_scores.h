@@ -252,9 +252,9 @@ class ByteTile {
     else
       product<Packed<KeyProduct>>({units, units_}, {keys_, BLOCK_VECTORS}, units_, size,
                                   vectors_of(count), emit);
-    // See FloatTile.
+    // See FloatTile. A scale may be zero, and nothing seen times zero is no number.
     each_query(range, positions, start, count, [&](int i, int seen, auto masked) {
-      results.most[i] = largest_score<masked>(row(i), seen) * scales_[i];
+      results.most[i] = seen > 0 ? largest_score<masked>(row(i), seen) * scales_[i] : -INFINITY;
     });
     each_query(range, positions, start, count,
                [&](int i, int seen, auto masked) { softmax<masked>(i, seen, results); });

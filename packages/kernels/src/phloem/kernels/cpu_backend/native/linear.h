@@ -9,7 +9,8 @@
 //   PHLOEM_Q4   y = fma(m, scale * sum(q), fma(d * scale, dot, y))
 //   PHLOEM_I8   y = (d * scale) * dot                           of all inputs at once
 //
-// from y = 0 on, in ascending order, then y + b; dot and sum are exact integers.
+// from y = 0 on, in ascending order, then y + b; dot and sum are exact integers, then
+// rounded to floats.
 #pragma once
 
 #include <cstddef>

@@ -204,15 +204,15 @@ void run_q8(const PanelsOf<N>& panels, const LinearInput& input, int, int row, f
         dots[r][c] = WIDE ? native::Ints{} : native::first_dots(x.offsets[at + r * groups]);
 #pragma GCC unroll 8
     for (int v = 0; v < Q8_VECTORS; ++v) {
-      const size_t input = at * GROUP + 4 * v, from = step + v * VECTOR_BYTES;
+      const size_t first = at * GROUP + 4 * v, from = step + v * VECTOR_BYTES;
       if constexpr (WIDE) {
         native::Bytes w[COLUMNS];
 #pragma GCC unroll 16
         for (int c = 0; c < COLUMNS; ++c)
           w[c] = load<native::Bytes>(panels.column(c, from, 4)) ^ 0x80;
-        add_wide_dots(dots, w, x.wide + input, groups * GROUP);
+        add_wide_dots(dots, w, x.wide + first, groups * GROUP);
       } else {
-        add_dots(dots, panels, from, x.q + input, groups * GROUP);
+        add_dots(dots, panels, from, x.q + first, groups * GROUP);
       }
     }
     add_scaled(sums, dots, panels, step + Q8_VECTORS * VECTOR_BYTES, x.scales + at, groups);
