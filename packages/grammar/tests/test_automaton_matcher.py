@@ -323,6 +323,9 @@ class InString:
     def key(self):
         return ("string", self.place.state, self.place.escaped)
 
+    def holds(self, texts):
+        return True
+
     def cursor(self):
         return replace(self.place, depth=0)
 

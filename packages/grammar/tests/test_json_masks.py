@@ -281,9 +281,21 @@ def test_grammars_of_one_backend_have_the_masks_that_each_has_alone() -> None:
                 assert alone.accept(token)
 
 
-@pytest.mark.parametrize("name", ["a", r"\n", r"a\n"])
-def test_a_name_that_was_used_is_in_no_token_that_ends_it(name: str) -> None:
-    ends = [f'"{name}"'.encode(), f'{name}"'.encode(), f'{name}":'.encode()]
+@pytest.mark.parametrize(
+    ("name", "spelled"),
+    [
+        ("a", "a"),
+        (r"\n", r"\n"),
+        (r"a\n", r"a\n"),
+        ("a", r"\u0061"),
+        ("xa", r"x\u0061"),
+        (r"a\/", "a/"),
+        ("é", r"\u00e9"),
+        ("é", "é"),
+    ],
+)
+def test_a_name_that_was_used_is_in_no_token_that_ends_it(name: str, spelled: str) -> None:
+    ends = [f'"{spelled}"'.encode(), f'{spelled}"'.encode(), f'{spelled}":'.encode()]
     tokens = [*VOCABULARY.tokens, *ends]
     grammar = FsmBackend(Vocabulary(tokens, [END], [SPECIAL])).compile(Constraint.json_object())
     for said, legal in (("{", True), (f'{{"{name}":1,', False)):
@@ -294,6 +306,26 @@ def test_a_name_that_was_used_is_in_no_token_that_ends_it(name: str) -> None:
         assert matcher.accept(ord('"'))
         assert (len(tokens) - 2 in legal_tokens(matcher)) is legal
         assert (len(tokens) - 1 in legal_tokens(matcher)) is legal
+
+
+@pytest.mark.parametrize("name", ["ab", r"\u0061b", "q\\n", "a/b", r"a\/b", "é", r"\u00e9"])
+@pytest.mark.parametrize("before", ["", '"'])
+def test_a_token_that_ends_a_declared_name_goes_on_with_its_value(name: str, before: str) -> None:
+    declared = [*json.loads(f'["{name}", "unlike", "abc"]')]
+    integers: dict[str, Any] = {one: {"type": "integer"} for one in declared}
+    schema = {"properties": integers, "additionalProperties": {"type": "null"}, "type": "object"}
+    texts = [f'{before}{name}":1', f'{before}{name}":n', f'{before}ac":1', f'{before}ac":n']
+    tokens = [*VOCABULARY.tokens, *map(str.encode, texts)]
+    grammar = FsmBackend(Vocabulary(tokens, [END], [SPECIAL])).compile(
+        Constraint.json_schema(schema, property_order="free")
+    )
+    numbers = range(len(tokens) - len(texts), len(tokens))
+    for said, legal in (("{", {0, 3}), (f'{{"{name}":1,', {3})):
+        matcher = grammar.matcher()
+        for byte in (said if before else said + '"').encode():
+            assert matcher.accept(byte)
+        found = set(legal_tokens(matcher))
+        assert {place for place, number in enumerate(numbers) if number in found} == legal
 
 
 def test_what_names_are_followed_by_is_told_for_each_kind_of_indentation() -> None:

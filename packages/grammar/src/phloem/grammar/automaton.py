@@ -7,7 +7,7 @@ protocols and the hints for wide positions and for forced text; `token_engine.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
 from phloem.grammar.dfa import Dfa
@@ -153,6 +153,10 @@ class Part(Protocol):
         """Bytes that do not belong to the part: `step` of the position itself is asked for them."""
         ...
 
+    def holds(self, texts: Texts) -> bool:
+        """Whether what is said above is true of some texts; of others it need not be."""
+        ...
+
     def cursor(self) -> Cursor:
         """The position with nothing around the part."""
         ...
@@ -167,6 +171,15 @@ class Part(Protocol):
 
     def outer(self, mark: object) -> Cursor:
         """The position in the whole text where the part has come to a mark."""
+        ...
+
+
+class Texts(Protocol):
+    """Texts that are asked about at once, as tokens are: a prefix tree."""
+
+    @property
+    def below(self) -> Mapping[int, Texts]:
+        """By the next byte: how the texts with it go on."""
         ...
 
 

@@ -7,7 +7,7 @@ of JSON are. What is found of positions is the engine's to keep.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -140,7 +140,7 @@ class MaskWalk(Walk):
 
     def _add(self, branch: Branch, cursor: Cursor, reach: Reach) -> Following:
         part = cursor.part() if branch.size > _WORTH_A_TEMPLATE else None
-        if part is None:
+        if part is None or not part.holds(branch):
             return super()._add(branch, cursor, reach)
         template = self._template(branch, part)
         reach.listed += template.tokens
@@ -223,17 +223,19 @@ def _along(branch: Branch, run: Run, reach: Reach) -> Following:
 
 def _moved(branch: Branch, cursor: Cursor) -> Following:
     """The branches one byte further that are legal from a cursor, with where they lead."""
-    below, found = branch.below, []
-    if len(below) > _FEW:
-        for byte, target in cursor.moves(below):
-            child = below.get(byte)
-            if child is not None:
-                found.append((child, target))
-        return found
-    for byte, child in below.items():
-        following = cursor.step(byte)
-        if following is not None:
-            found.append((child, following))
+    below = branch.below
+    return [(below[byte], target) for byte, target in _moves(cursor, below)]
+
+
+def _moves(cursor: Cursor, among: Collection[int]) -> list[tuple[int, Cursor]]:
+    """Those of some bytes that are legal at a cursor, with where they lead."""
+    if len(among) > _FEW:
+        return [move for move in cursor.moves(among) if move[0] in among]
+    found = []
+    for byte in among:
+        target = cursor.step(byte)
+        if target is not None:
+            found.append((byte, target))
     return found
 
 
@@ -248,13 +250,11 @@ def _other_exits(outline: Outline, left_out: set[int]) -> list[Exit]:
 
 def _exits(some: Sequence[Exit], outline: Outline, region: Region) -> Following:
     """The branches by which tokens leave a region, with where they lead."""
-    sources: dict[int, Cursor] = {}
-    exits: dict[Cursor, list[Exit]] = {}
+    by_state: dict[int, dict[int, Exit]] = {}
     for one in some:
-        source = sources.get(one.state)
-        if source is None:
-            source = sources[one.state] = region.cursor(one.state)
-        target = source.step(one.byte)
-        if target is not None:
-            exits.setdefault(target, []).append(one)
+        by_state.setdefault(one.state, {})[one.byte] = one
+    exits: dict[Cursor, list[Exit]] = {}
+    for state, by_byte in by_state.items():
+        for byte, target in _moves(region.cursor(state), by_byte):
+            exits.setdefault(target, []).append(by_byte[byte])
     return [(outline.behind(found), target) for target, found in exits.items()]

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, ClassVar
 
-from phloem.grammar.automaton import Cursor, Part, Region, Run, TokenCost
+from phloem.grammar.automaton import Cursor, Part, Region, Run, Texts, TokenCost
 from phloem.grammar.json_machine.layout import (
     MOST_SPACES,
     NEWLINE,
@@ -187,6 +187,10 @@ class AfterPart:
         lines = (after.layout, level.depth) if closes and not after.machine.is_compact else None
         self.key = (AfterPart, closes, self._growing is not None, lines)
 
+    def holds(self, texts: Texts) -> bool:
+        """Of all texts."""
+        return True
+
     def cursor(self) -> After:
         """The position itself: what is around it is not come to."""
         return self._after
@@ -328,6 +332,10 @@ class BlanksPart:
         self.key = key
         self.others = others
 
+    def holds(self, texts: Texts) -> bool:
+        """Of all texts."""
+        return True
+
     def cursor(self) -> JsonCursor:
         """The position itself, if it cannot close: what is around it is not come to."""
         return self._start
@@ -399,6 +407,11 @@ class Indent(JsonCursor):
         """Whether more blanks may come, but need not."""
         more = blanks(self.layout, self._depth, self.blank, self.count)
         return len(more) > 1 or (bool(more) and not self.missing)
+
+    def moves(self, among: Collection[int]) -> Iterable[tuple[int, JsonCursor]]:
+        """Those, what comes behind the blanks together."""
+        found = self._stepped(blanks(self.layout, self._depth, self.blank, self.count), among)
+        return found if self.missing else [*found, *self.ended.moves(among)]
 
     def run(self) -> Run | None:
         """The rest of the indentation, where it is known how far that goes."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from phloem.grammar.automaton import Cursor, Part, Region, Run
+from phloem.grammar.automaton import Cursor, Part, Region, Run, Texts
 from phloem.grammar.json_machine.cursors import JsonCursor
 from phloem.grammar.json_machine.levels import Level
+from phloem.grammar.json_machine.name_spelling import spells, spells_one
 from phloem.grammar.json_machine.name_tree import NameTree
 from phloem.grammar.json_machine.objects import UNKNOWN, ObjectState
 from phloem.grammar.json_machine.spelling import QUOTE, forced_part
@@ -144,21 +145,19 @@ class NameCursor(TextCursor):
         return machine.cursor(Value, self.layout, machine.candidates(found), is_spaced)
 
     def part(self) -> Part | None:
-        """The rest of the name, where none that is declared or was used can come of it."""
-        state, around, tree, states, _ = self.places[0]
-        if tree is not None or len(self.places) != 1 or not self._is_free:
+        """The rest of the name, as that of one that neither is declared nor was used."""
+        if len(self.places) != 1:
+            return None
+        state, _, tree, states, name = self.places[0]
+        if self.pending and not name.startswith(UNKNOWN):
             return None
         alive = [(number, at) for number, at in zip(state.classes, states, strict=True) if at >= 0]
-        if len(alive) != 1 or not state.machine.paths[alive[0][0]].unbounded:
+        if len(alive) != 1 or state.machine.needs_names:
             return None
-        return FreeNamePart(self, state, around, *alive[0])
-
-    @property
-    def _is_free(self) -> bool:
-        if self.pending:
-            return self.places[0][4].startswith(UNKNOWN)
-        region = self.region()
-        return region is not None and not region.apart
+        machine, (number, at) = state.machine, alive[0]
+        if not machine.paths[number].unbounded or not (tree is None or machine.goes_along(number)):
+            return None
+        return FreeNamePart(self, self.places[0], number, at)
 
     def _only_rest(self) -> bytes | None:
         """The rest of the name, if only one is possible."""
@@ -178,24 +177,34 @@ class NameCursor(TextCursor):
 
 
 class FreeNamePart:
-    """The rest of a name of one class about which no other names matter. See `automaton.Part`."""
+    """The rest of a name of one class, as if there were no other names. See `automaton.Part`."""
 
-    __slots__ = ("_around", "_cursor", "_number", "_state", "is_shared", "key")
+    __slots__ = ("_cursor", "_number", "_place", "is_shared", "key")
     others = b""
 
-    def __init__(
-        self, cursor: NameCursor, state: ObjectState, around: Level, number: int, at: int
-    ) -> None:
+    def __init__(self, cursor: NameCursor, place: NamePlace, number: int, at: int) -> None:
+        state = place[0]
         machine = state.machine
-        self._cursor, self._state, self._around, self._number = cursor, state, around, number
+        self._cursor, self._place, self._number = cursor, place, number
         self.is_shared = not machine.names
         names = machine.others[number][0] if self.is_shared else (machine, number)
         can_end = UNKNOWN not in state.names
         self.key = (NameCursor, cursor.pending, names, at, can_end)
 
-    def cursor(self) -> NameCursor:
-        """The position itself: what is around it is not come to."""
-        return self._cursor
+    def holds(self, texts: Texts) -> bool:
+        """Of texts that do not come to the end of another name: which has gone before, or has a
+        value of its own."""
+        state, _, tree, _, name = self._place
+        if tree is not None and spells_one(texts, tree, state.choices):
+            return False
+        return not any(
+            spells(texts, used[len(name) :]) for used in state.names if used.startswith(name)
+        )
+
+    def cursor(self) -> TextCursor:
+        """The position in a name that is not known: what is around it is not come to."""
+        state, around, _, states, _ = self._place
+        return self._cursor.at(((state, around, None, states, UNKNOWN),), self._cursor.pending)
 
     def mark(self, cursor: Cursor) -> object | None:
         """Of the end of the name."""
@@ -203,8 +212,8 @@ class FreeNamePart:
 
     def outer(self, mark: object) -> Colon:
         """Behind the name; what it was is not told, as behind regions."""
-        machine, state = self._cursor.machine, self._state
+        machine, (state, around, *_) = self._cursor.machine, self._place
         after = state.machine.after_other(state, self._number, UNKNOWN)
         node = state.machine.others[self._number][1]
-        level = machine.within("object", after, self._around)
+        level = machine.within("object", after, around)
         return machine.cursor(Colon, self._cursor.layout, ((node, level),))

@@ -123,6 +123,7 @@ class ObjectMachine:
         self.needs_names = bool(self.others) and bool(self.fewest or shape.demands)
         """Whether the way to the end may have undeclared names, which are not those used before."""
         self._shortest: dict[tuple[int, int], ShortestTexts] = {}
+        self._along: dict[int, bool] = {}
         self._states: WeakValueDictionary[tuple[object, ...], ObjectState] = WeakValueDictionary()
 
     @cached_property
@@ -201,6 +202,14 @@ class ObjectMachine:
         dfa = self.others[number][0]
         taken = _taken(dfa, [name for name in used if name.startswith(prefix) or name == UNKNOWN])
         return paths.words(at) > taken
+
+    def goes_along(self, number: int) -> bool:
+        """Whether names of a class may begin with any beginning of any declared name."""
+        known = self._along.get(number)
+        if known is None:
+            dfa = self.others[number][0]
+            known = self._along[number] = all(dfa.run(name) >= 0 for name in self.names)
+        return known
 
     def _open_after(self, open: int, number: int) -> int:
         return open & ~(1 << number) if self._is_free else open >> (number + 1) << (number + 1)

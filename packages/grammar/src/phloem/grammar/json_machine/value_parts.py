@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from phloem.grammar.automaton import Cursor
+from phloem.grammar.automaton import Cursor, Texts
 from phloem.grammar.json_machine.cursors import After, Candidates, Indent, JsonCursor, Member
 from phloem.grammar.json_machine.levels import Level
 
@@ -47,6 +47,10 @@ class ValuePart:
         self._candidates = candidates
         self.key = (kind, *key)
         self.others = others
+
+    def holds(self, texts: Texts) -> bool:
+        """Of all texts."""
+        return True
 
     def cursor(self) -> JsonCursor:
         """The position with nothing around the value."""
