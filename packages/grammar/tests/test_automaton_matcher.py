@@ -362,6 +362,9 @@ class NestedAutomaton:
     def __init__(self, kind=Nested):
         self.start = kind(0)
 
+    def farthest(self, cost, missing):
+        return None
+
     def serialize(self):
         return b""
 

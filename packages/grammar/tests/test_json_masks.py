@@ -10,14 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from grammar_vocabularies import END, HOLE, SPECIAL, encode, structural_vocabulary, toy_vocabulary
+from grammar_vocabularies import (
+    END,
+    HOLE,
+    SPECIAL,
+    byte_vocabulary,
+    encode,
+    structural_vocabulary,
+    toy_vocabulary,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from json_schema_strategies import schemas
 from jsonschema import Draft7Validator
 
 from phloem.grammar import Constraint
-from phloem.grammar.automaton import Cursor
+from phloem.grammar.automaton import UNSPELLABLE, Cursor
 from phloem.grammar.errors import ConstraintTooComplex, GrammarError
 from phloem.grammar.fsm_backend import FsmBackend
 from phloem.grammar.json_machine.name_cursors import NameCursor
@@ -161,6 +169,171 @@ def test_random_tokens_spell_valid_json_under_random_schemas(
         raise
     except GrammarError:
         pass  # no value is valid
+
+
+ORDINARY: dict[str, Any] = {
+    "a person": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 3},
+            "age": {"type": "integer", "minimum": 0},
+            "email": {"type": "string", "format": "email"},
+            "tags": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 4},
+            "is": {"enum": ["true", "falsehood", None]},
+        },
+        "required": ["name", "is"],
+        "additionalProperties": False,
+    },
+    "an open object": {
+        "type": "object",
+        "properties": {"a": {"const": "b" * 70}, "abc": {"type": "boolean"}},
+        "additionalProperties": {"type": "array", "items": {"type": "number"}},
+        "required": ["abc"],
+    },
+    "items": {
+        "type": "array",
+        "items": [
+            {"pattern": "^x{3,9}$", "type": "string"},
+            {"type": "array", "items": [{"type": "null"}], "additionalItems": False},
+        ],
+        "additionalItems": {"type": "array", "items": {"const": [[1, 2]]}},
+        "minItems": 2,
+    },
+    "characters": {"type": "string", "pattern": '^([\n"]{4}|é{2}😀)$'},
+}
+
+
+def check_farthest(grammar: AutomatonGrammar, rng: random.Random, steps: int) -> None:
+    """Follow bytes at random, and those that lead away from the end: none leads too far."""
+    cost, farthest = grammar.vocabulary.cost, grammar._engine.farthest
+
+    def distance(cursor: Cursor | None) -> int:
+        assert cursor is not None
+        told = cursor.distance(cost)
+        assert told is not None
+        assert told <= farthest
+        return told
+
+    for _ in range(4):
+        cursor: Cursor | None = grammar.automaton.start
+        for _ in range(steps):
+            assert cursor is not None
+            firsts = [*cursor.first_bytes()]
+            if not firsts:
+                break
+            rare = [byte for byte in firsts if byte in b'{["\\,:u \n\t']
+            some = rng.sample(firsts, min(len(firsts), 4)) + rng.sample(rare, min(len(rare), 4))
+            ways = [cursor.step(byte) for byte in some]
+            cursor = max(ways, key=distance) if rng.random() < 0.5 else rng.choice(ways)
+
+
+@pytest.mark.parametrize("vocabulary", [byte_vocabulary(), VOCABULARY], ids=["bytes", "merged"])
+@pytest.mark.parametrize("order", ["fixed", "free"])
+@pytest.mark.parametrize("name", ORDINARY)
+def test_it_is_told_how_far_from_its_end_a_text_can_be(
+    name: str, order: str, vocabulary: Vocabulary
+) -> None:
+    constraint = Constraint.json_schema(ORDINARY[name], property_order=order)
+    grammar = FsmBackend(vocabulary, seconds=20).compile(constraint)
+    assert grammar._engine.farthest < UNSPELLABLE
+    check_farthest(grammar, random.Random(name + order), 100)
+
+
+@settings(
+    max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
+@given(schemas, st.randoms(use_true_random=False), st.sampled_from(["bounded", "compact"]))
+def test_no_text_of_a_random_schema_is_farther_from_its_end_than_is_told(
+    schema: Any, rng: random.Random, whitespace: str
+) -> None:
+    try:
+        constraint = Constraint.json_schema(schema, whitespace=whitespace)
+        grammar = FsmBackend(byte_vocabulary(), seconds=20).compile(constraint)
+    except GrammarError:
+        return
+    check_farthest(grammar, rng, 40)
+
+
+@pytest.mark.parametrize("name", [*SCHEMAS])
+def test_no_text_is_farther_from_its_end_than_is_told(name: str) -> None:
+    check_farthest(grammar_of(SCHEMAS[name]), random.Random(name), 100)
+
+
+LONG: dict[str, tuple[Any, str]] = {
+    "required": (
+        {
+            "properties": {"a": {"enum": [1, "b" * 90]}, "c": {"const": "c" * 90}},
+            "required": ["c"],
+            "additionalProperties": False,
+            "type": "object",
+        },
+        '{"a":"b',
+    ),
+    "names": (
+        {"properties": {"n" * 90: {"const": 1}}, "additionalProperties": False, "type": "object"},
+        '{"n',
+    ),
+    "undeclared names": (
+        {
+            "type": "object",
+            "patternProperties": {"^(a{90}|b)": {"const": 1}},
+            "additionalProperties": False,
+        },
+        '{"a',
+    ),
+    "items": (
+        {
+            "items": [{"enum": [1, "b" * 90]}, {"const": "c" * 90}],
+            "minItems": 2,
+            "additionalItems": False,
+            "type": "array",
+        },
+        '["b',
+    ),
+    "blanks": (
+        {"type": "array", "items": {"type": "array", "items": {"type": "null"}}},
+        "[\n        [\n ",
+    ),
+    "numbers": ({"enum": [1, 10**40]}, "10"),
+    "counts": ({"type": ["null", "string"], "minLength": 90}, '"'),
+    "ways": ({"type": ["null", "string"], "pattern": "^(ab{90})?$"}, '"ab'),
+    "escapes": ({"type": ["null", "string"], "pattern": '^(a[\\n"]{45})?$'}, '"a'),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_all_that_is_begun_or_needed_is_part_of_how_far_the_end_can_be(name: str) -> None:
+    schema, text = LONG[name]
+    grammar = FsmBackend(byte_vocabulary(), seconds=20).compile(Constraint.json_schema(schema))
+    matcher = grammar.matcher()
+    for byte in text.encode():
+        assert matcher.accept(byte)
+    distance = matcher.distance_to_end() or 0
+    assert distance > 14 if name == "blanks" else distance > 38
+    assert distance <= grammar._engine.farthest < UNSPELLABLE
+
+
+@pytest.mark.parametrize("pattern", ["^a*$", "^(b|a*)$", "^[a-z]{0,3}$"])
+def test_how_far_the_end_can_be_is_not_told_where_names_grow_or_run_out(pattern: str) -> None:
+    schema = {"patternProperties": {pattern: {"const": 1}}, "additionalProperties": False}
+    constraint = Constraint.json_schema({**schema, "type": "object"})
+    assert FsmBackend(byte_vocabulary()).compile(constraint)._engine.farthest == UNSPELLABLE
+
+
+def test_an_escape_that_is_begun_and_has_no_code_point_is_as_near_its_end_as_it_is() -> None:
+    schema = {"type": "string", "pattern": "^[a\\n]$"}
+    matcher = FsmBackend(byte_vocabulary()).compile(Constraint.json_schema(schema)).matcher()
+    for token, distance in ((ord('"'), 2), (ord("\\"), 2), (ord("n"), 1), (ord('"'), 0)):
+        assert matcher.accept(token)
+        assert matcher.distance_to_end() == distance
+
+
+def test_how_far_the_end_can_be_is_not_told_where_a_byte_has_no_token() -> None:
+    tokens = [bytes([byte]) for byte in range(256) if byte != 0xC3]
+    backend = FsmBackend(Vocabulary(tokens, []))
+    for schema, known in (({"enum": ["abc"]}, True), ({"const": "é"}, False)):
+        engine = backend.compile(Constraint.json_schema(schema))._engine
+        assert (engine.farthest < UNSPELLABLE) is known
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

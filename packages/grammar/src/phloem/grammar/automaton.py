@@ -191,6 +191,14 @@ class Automaton(Protocol):
         """The position at the beginning of a text."""
         ...
 
+    def farthest(self, cost: TokenCost, missing: bytes) -> int | None:
+        """An upper bound of `Cursor.distance` of all cursors; None: there is none, or not known.
+
+        While more tokens than that are left, steering has nothing to do. `missing` are the bytes
+        that no token is by itself.
+        """
+        ...
+
     def serialize(self) -> bytes:
         """The compiled form; what builds this kind of automaton also reads it."""
         ...

@@ -44,6 +44,11 @@ class DfaAutomaton:
             at = self.dfa.step(at, rest[start]) if start < len(rest) else at
         return known[state]
 
+    def farthest(self, cost: TokenCost, missing: bytes) -> int | None:
+        """The bytes of the longest of all shortest completions, if each may take a token."""
+        is_spelled = self.dfa.way_bytes.isdisjoint(missing)
+        return int(self.dfa.byte_distances.max()) if is_spelled else None
+
     def serialize(self) -> bytes:
         """The compiled form of the DFA."""
         return self.dfa.serialize()

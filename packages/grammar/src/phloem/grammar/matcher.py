@@ -37,7 +37,7 @@ class AutomatonGrammar:
         self.vocabulary = vocabulary
         self.automaton = automaton
         self._header = dict(header or {})
-        self._engine = TokenEngine(vocabulary, automaton.start, sweeps, cache_bytes)
+        self._engine = TokenEngine(vocabulary, automaton, sweeps, cache_bytes)
 
     def matcher(self) -> AutomatonMatcher:
         """A matcher at the beginning of a text."""
@@ -92,6 +92,10 @@ class AutomatonMatcher:
                 return
         number = position.row if position.row >= 0 else engine.row(position)
         _write(mask, row, engine.rows.array[number])
+
+    def _has_enough(self, tokens_left: int) -> bool:
+        """Whether it is known that so many tokens suffice after any legal one."""
+        return 0 <= self._position.worst < tokens_left or self._engine.farthest < tokens_left
 
     def rollback(self, count: int) -> None:
         """Take the last `count` tokens back.
@@ -149,8 +153,7 @@ def _none_is_near_its_end(
 ) -> bool:
     """Whether it is known of every matcher that it has tokens enough after any token."""
     return tokens_left is None or all(
-        left is None
-        or (isinstance(matcher, AutomatonMatcher) and 0 <= matcher._position.worst < left)
+        left is None or (isinstance(matcher, AutomatonMatcher) and matcher._has_enough(left))
         for matcher, left in zip(matchers, tokens_left, strict=True)
     )
 

@@ -7,12 +7,13 @@ region); a known one costs a lookup and the copy of a row. Which text was said i
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from phloem.grammar.automaton import UNSPELLABLE, Cursor
+from phloem.grammar.automaton import UNSPELLABLE, Automaton, Cursor
 from phloem.grammar.mask_rows import MaskRows, row_of
 from phloem.grammar.sweeps import Inside, Sweeps
 from phloem.grammar.token_walks import MaskWalk, Reach, Walk
@@ -52,7 +53,7 @@ class TokenEngine:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        start: Cursor,
+        automaton: Automaton,
         sweeps: Sweeps | None = None,
         cache_bytes: int = 16 << 20,
     ) -> None:
@@ -60,7 +61,8 @@ class TokenEngine:
         self.ended = Position(None)
         self.rows = MaskRows(vocabulary.words, cache_bytes)
         self._words = vocabulary.words
-        self._start = start
+        self._automaton = automaton
+        self._start = automaton.start
         self._sweeps = sweeps or Sweeps(vocabulary)
         self._positions: dict[Cursor, Position] = {}
         self._walk = Walk(self._sweeps)
@@ -114,7 +116,7 @@ class TokenEngine:
         Where no token is in time, those on a shortest way. None as well where the automaton
         cannot tell distances.
         """
-        if 0 <= position.worst < tokens_left:
+        if 0 <= position.worst < tokens_left or self.farthest < tokens_left:
             return None
         known = position.steered.get(tokens_left)
         if known is not None:
@@ -136,6 +138,13 @@ class TokenEngine:
         position.steered[tokens_left] = row
         self._cells += row.nbytes // _CELL_BYTES
         return row
+
+    @cached_property
+    def farthest(self) -> int:
+        """An upper bound of all distances; `UNSPELLABLE` where none is known."""
+        vocabulary = self.vocabulary
+        told = self._automaton.farthest(vocabulary.cost, vocabulary.missing_bytes)
+        return UNSPELLABLE if told is None else told
 
     def distance(self, position: Position) -> int | None:
         """`Cursor.distance` with the costs of this vocabulary."""

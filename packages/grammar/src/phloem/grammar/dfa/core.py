@@ -331,6 +331,12 @@ class Dfa:
         return bytes(path)
 
     @cached_property
+    def way_bytes(self) -> frozenset[int]:
+        """All bytes of the texts that `shortest` gives for the states."""
+        ways = zip(*self._ways, strict=True)
+        return frozenset(byte for following, byte in ways if following >= 0)
+
+    @cached_property
     def _ways(self) -> tuple[list[int], bytes]:
         """By state: the next one on the way to the nearest end (-1 there), and a byte to it."""
         _, firsts = np.unique(self.table.classes, return_index=True)

@@ -38,7 +38,7 @@ from phloem.grammar.json_machine.objects import (
     ObjectState,
     numbers_of,
 )
-from phloem.grammar.json_machine.spelling import spelled, unicode_escape
+from phloem.grammar.json_machine.spelling import SHORT_ESCAPES, spelled, unicode_escape
 from phloem.grammar.json_machine.text_cursors import StringCursor
 from phloem.grammar.json_machine.value_cursors import Colon, Number, Value, Word
 from phloem.grammar.json_schema.shape import NodeId
@@ -66,11 +66,12 @@ class Distances:
         self._declared: dict[ObjectMachine, tuple[_Longs, _Longs]] = {}
         self._sums: dict[ArrayMachine, list[int]] = {}
         self._states: WeakKeyDictionary[Container, int] = WeakKeyDictionary()
-        self._nodes = [UNSPELLABLE] * len(machine.nodes)
-        self._node_costs = np.array(self._nodes, np.int64)
+        self.nodes = [UNSPELLABLE] * len(machine.nodes)
+        """By node: the tokens of its cheapest value."""
+        self._node_costs = np.array(self.nodes, np.int64)
         """The same, for sums of many."""
-        for node in sorted(range(len(self._nodes)), key=machine.weights.__getitem__):
-            self._nodes[node] = self._node_costs[node] = self._of_node(node)
+        for node in sorted(range(len(self.nodes)), key=machine.weights.__getitem__):
+            self.nodes[node] = self._node_costs[node] = self._of_node(node)
 
     def of(self, cursor: JsonCursor) -> int:
         """The tokens that suffice from a cursor."""
@@ -145,7 +146,7 @@ class Distances:
         return self.literal(bytes([blank]) * missing) + self.of(step.ended)
 
     def _of_candidates(self, candidates: Candidates) -> int:
-        return min(self._nodes[node] + self.after(level) for node, level in candidates)
+        return min(self.nodes[node] + self.after(level) for node, level in candidates)
 
     def _closing(self, level: Level) -> int:
         around = self._machine.levels.after(level)
@@ -188,17 +189,17 @@ class Distances:
         machine = state.machine
         declared, others = machine.needed(state)
         if declared:
-            keys, nodes = self._declared_of(machine)
+            keys, nodes = self.declared_of(machine)
             numbers = numbers_of(declared, len(keys))
             total += int(keys[numbers].sum() + self._node_costs[nodes[numbers]].sum())
         used = state.names
         for number in others:
             name = machine.unused_name(number, 0, used)
-            total += self._key(machine, used, b",", name) + self._nodes[machine.others[number][1]]
+            total += self._key(machine, used, b",", name) + self.nodes[machine.others[number][1]]
             used |= {name}
         return total
 
-    def _declared_of(self, machine: ObjectMachine) -> tuple[_Longs, _Longs]:
+    def declared_of(self, machine: ObjectMachine) -> tuple[_Longs, _Longs]:
         """Of each declared property: the tokens of its name behind a comma, and its node."""
         known = self._declared.get(machine)
         if known is None:
@@ -212,24 +213,24 @@ class Distances:
         machine = state.machine
         while not state.closable:
             if not state.demands:
-                total += self._items_from(machine, state.index)
+                total += self.items_from(machine, state.index)
                 break
             node, state = state.cheapest()
-            total += comma + self._nodes[node]
+            total += comma + self.nodes[node]
         return total + self.literal(b"]")
 
-    def _items_from(self, machine: ArrayMachine, index: int) -> int:
+    def items_from(self, machine: ArrayMachine, index: int) -> int:
         """The items from one on that an array without demands has at least, with their commas."""
         shape, comma = machine.shape, self.literal(b",")
         sums = self._sums.get(machine)
         if sums is None:
             # What is summed is what the shortest array has, so it is known before the array is.
-            costs = [comma + self._nodes[node] for node in shape.prefix[: shape.min_items]]
+            costs = [comma + self.nodes[node] for node in shape.prefix[: shape.min_items]]
             sums = self._sums[machine] = [0, *accumulate(costs)]
         total = sums[-1] - sums[min(index, len(sums) - 1)]
         missing = shape.min_items - max(index, len(shape.prefix))
         if missing > 0:
-            total += missing * (comma + (0 if shape.rest is None else self._nodes[shape.rest]))
+            total += missing * (comma + (0 if shape.rest is None else self.nodes[shape.rest]))
         return total
 
     def _of_member(self, state: Container, before: bytes) -> int:
@@ -249,7 +250,7 @@ class Distances:
         return max(self.literal(before + b'"' + spelled(each) + b'":') for each in others)
 
     def _of_rest(self, node: NodeId, state: Container) -> int:
-        return self._nodes[node] + self._finish(state)
+        return self.nodes[node] + self._finish(state)
 
     # Nodes: whole values.
 
@@ -338,15 +339,22 @@ class Distances:
 
     def _by_escape(self, cursor: StringCursor | NameCursor) -> int:
         """Of an unfinished escape that no cheapest way has: the first character that it can be."""
+        ways = []
+        if len(cursor.pending) == 1:
+            shortly = [(byte, cursor.step(byte)) for byte in SHORT_ESCAPES]
+            ways = [
+                self.literal(bytes([byte])) + self.of(after)
+                for byte, after in shortly
+                if after is not None
+            ]
         point = cursor.first_point(cursor.pending + b"u"[: 2 - len(cursor.pending)])
-        if point is None:
-            return UNSPELLABLE
-        content = chr(point).encode()
-        places = cursor.places
-        for byte in content:
-            places = cursor.fed(places, byte)  # type: ignore[arg-type]
-        rest = unicode_escape(point)[len(cursor.pending) :]
-        return self.literal(rest) + self.of(cursor.at(places))
+        if point is not None:
+            places = cursor.places
+            for byte in chr(point).encode():
+                places = cursor.fed(places, byte)  # type: ignore[arg-type]
+            rest = unicode_escape(point)[len(cursor.pending) :]
+            ways.append(self.literal(rest) + self.of(cursor.at(places)))
+        return min(ways, default=UNSPELLABLE)
 
 
 def _weight(machine: ArrayMachine | ObjectMachine) -> int:

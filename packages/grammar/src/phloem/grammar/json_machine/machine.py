@@ -13,6 +13,7 @@ from phloem.grammar.errors import GrammarError
 from phloem.grammar.json_machine.arrays import ArrayState
 from phloem.grammar.json_machine.cursors import Candidates, JsonCursor
 from phloem.grammar.json_machine.distances import Distances
+from phloem.grammar.json_machine.farthest import farthest
 from phloem.grammar.json_machine.layout import UNDECIDED, Layout
 from phloem.grammar.json_machine.levels import Container, Kind, Level, Levels
 from phloem.grammar.json_machine.name_cursors import NameCursor
@@ -67,6 +68,10 @@ class JsonAutomaton:
     def start(self) -> JsonCursor:
         """The position at the beginning of a text."""
         return self._machine.start
+
+    def farthest(self, cost: TokenCost, missing: bytes) -> int | None:
+        """See `automaton.Automaton`: known where nothing recurs."""
+        return self._machine.farthest(cost, missing)
 
     @cached_property
     def _machine(self) -> JsonMachine:
@@ -138,6 +143,10 @@ class JsonMachine:
         if self._distances is None or self._distances.cost_of_literal != cost:
             self._distances = Distances(self, cost)
         return self._distances
+
+    def farthest(self, cost: TokenCost, missing: bytes) -> int | None:
+        """See `automaton.Automaton`."""
+        return farthest(self, self.distances(cost), self._root, missing)
 
     def candidates(self, found: Iterable[tuple[NodeId, Level]]) -> Candidates:
         """What a value may be, in the one order, each node once."""

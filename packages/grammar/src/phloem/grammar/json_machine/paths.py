@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phloem.grammar.dfa import Dfa
-from phloem.grammar.json_machine.spelling import PLAIN
+from phloem.grammar.json_machine.spelling import PLAIN, spelled
 
 _FIRST = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _REST = bytes(sorted(set(PLAIN) - set(_FIRST))) + bytes(sorted(set(range(256)) - set(PLAIN)))
@@ -75,6 +75,20 @@ class Paths:
             known = sorted(pairs, key=lambda pair: self.lengths[pair[1]])
             self._sorted[state] = known
         return known
+
+    @cached_property
+    def longest_spelled(self) -> tuple[int, frozenset[int]]:
+        """The bytes of the longest way as it is spelled in JSON, and all bytes of all ways."""
+        lengths, bytes_of_all = dict[int, int](), set[int]()
+        for state in sorted(range(len(self.lengths)), key=self.lengths.__getitem__):
+            if not self.lengths[state]:
+                lengths[state] = 0
+                continue
+            byte, following = self.hop(state)
+            spelling = spelled(bytes([byte]))
+            bytes_of_all.update(spelling)
+            lengths[state] = len(spelling) + lengths[following]
+        return max(lengths.values()), frozenset(bytes_of_all)
 
     @property
     def heights(self) -> list[int]:

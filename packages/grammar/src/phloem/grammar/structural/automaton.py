@@ -87,6 +87,10 @@ class StructuralTagAutomaton:
         """The position at the beginning of a text."""
         return TagCursor(self._machine, self._machine.start)
 
+    def farthest(self, cost: TokenCost, missing: bytes) -> None:
+        """None: a tag may have any content."""
+        return None
+
     def serialize(self) -> bytes:
         """The compiled form."""
         bodies = [content.serialize() for content in self._contents]
