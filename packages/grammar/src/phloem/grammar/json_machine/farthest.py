@@ -38,6 +38,9 @@ _LONGER = 8
 at most so much longer than the shortest: there are 64 of one byte more and up, then some of six
 that are escapes, then 4,096 of two and up."""
 _DEEP = 32
+_MANY, _MANY_NAMES = 1024, 128
+"""Of more states or names it would take long to find out."""
+_NOT_PLAIN = frozenset(range(256)) - frozenset(PLAIN)
 _PLAIN_ASCII = np.array([byte for byte in PLAIN if byte < 0x80])
 
 
@@ -125,7 +128,7 @@ class _Bounds:
         return finish + max(map(self._begun, _items(array)), default=0)
 
     def _of_object(self, item: ObjectMachine) -> int:
-        if item.shape.demands or item.fewest:
+        if item.shape.demands or item.fewest or len(item.names) > _MANY_NAMES:
             raise _NotKnown
         costs = self._distances.nodes
         keys, _ = self._distances.declared_of(item)
@@ -151,14 +154,21 @@ class _Bounds:
 
     def _of_name(self, paths: Paths) -> int:
         """Of the shortest name of a class that was not used."""
+        most = self._way_length(paths)
         following, classes = paths.dfa.table.next, paths.dfa.table.classes
         ends = np.append(paths.dfa.accepting, False)
         plain = np.bincount(classes[_PLAIN_ASCII], minlength=following.shape[1])
         if (ends[following[ends[:-1]]] @ plain < _BRANCHES).any():
             raise _NotKnown
-        return self._way_length(paths) + _LONGER
+        # Of equally long names one that is spelled longer may come, or cannot be spelled.
+        longer = classes[[*(_NOT_PLAIN | self._missing)]]
+        if (following[~ends[:-1]][:, longer] >= 0).any():
+            raise _NotKnown
+        return most + _LONGER
 
     def _way_length(self, paths: Paths) -> int:
+        if len(paths.lengths) > _MANY:
+            raise _NotKnown
         most, some = paths.longest_spelled
         return self._known(most, some)
 

@@ -8,6 +8,7 @@ from phloem.grammar.json_machine.levels import Level
 from phloem.grammar.json_machine.name_spelling import spells, spells_one
 from phloem.grammar.json_machine.name_tree import NameTree
 from phloem.grammar.json_machine.objects import UNKNOWN, ObjectState
+from phloem.grammar.json_machine.regions import WIDE
 from phloem.grammar.json_machine.spelling import QUOTE, forced_part
 from phloem.grammar.json_machine.text_cursors import TextCursor
 from phloem.grammar.json_machine.value_cursors import COLON, Colon, Value
@@ -157,6 +158,9 @@ class NameCursor(TextCursor):
         machine, (number, at) = state.machine, alive[0]
         if not machine.paths[number].unbounded or not (tree is None or machine.goes_along(number)):
             return None
+        firsts = machine.others[number][0].first_bytes(at)
+        if not self.pending and len(firsts) <= WIDE and self.region() is None:
+            return None  # a walk tells more of what comes behind the name
         return FreeNamePart(self, self.places[0], number, at)
 
     def _only_rest(self) -> bytes | None:

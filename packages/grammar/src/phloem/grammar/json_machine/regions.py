@@ -45,7 +45,8 @@ _LEAVING_WINDOW = _ENDS + bytes(byte for byte in PLAIN if byte & 0xC0 != 0x80)
 _MOST_BLANKS = 1024
 _TAB_CLASS, _SPACE_CLASS = 1, 2
 _PLAIN_SET = frozenset(PLAIN)
-_NOT_PLAIN = 256 - len(_PLAIN_SET)
+WIDE = _NARROW + 256 - len(_PLAIN_SET)
+"""More bytes than that hold so many plain ones that they are swept."""
 _PLAIN = np.zeros(256, bool)
 _PLAIN[list(PLAIN)] = True
 
@@ -188,7 +189,7 @@ def _has_wide_class(places: tuple[NamePlace, ...]) -> bool:
         machine = state.machine
         for number, at in zip(state.classes, states, strict=True):
             firsts = b"" if at < 0 else machine.others[number][0].first_bytes(at)
-            if len(firsts) > _NARROW + _NOT_PLAIN:
+            if len(firsts) > WIDE:
                 # Where names can run out, not all of them may come.
                 return not state.names or machine.paths[number].unbounded
     return False
@@ -317,6 +318,6 @@ def _unchanged(rows: Ints, classes: Bytes) -> Dfa:
 
 
 def _is_wide(content: Set[int]) -> bool:
-    if len(content) > _NARROW + _NOT_PLAIN:
+    if len(content) > WIDE:
         return True
     return len(content) > _NARROW and len(_PLAIN_SET & content) > _NARROW
