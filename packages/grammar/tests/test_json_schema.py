@@ -315,11 +315,12 @@ def test_large_schemas_of_the_usual_kind_are_no_problem():
     assert accepts(normalize(deep), json.loads('{"a":' * 60 + "null" + "}" * 60))
 
 
-def test_hundreds_of_alternatives_are_told_apart_within_the_limit_of_time():
+def test_hundreds_of_alternatives_are_told_apart_in_a_moment():
     choices = [
         {"type": "object", "properties": {f"k{n}": {}}, "required": [f"k{n}"]} for n in range(400)
     ]
-    graph = normalize({"anyOf": choices + choices}, budget=Budget.of_seconds(1))
+    # It takes half a second, or two beside other work; pair by pair it would take minutes.
+    graph = normalize({"anyOf": choices + choices}, budget=Budget.of_seconds(10))
     assert len(graph.nodes[graph.root].objects) == 400
 
 
