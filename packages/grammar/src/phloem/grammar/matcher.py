@@ -93,10 +93,6 @@ class AutomatonMatcher:
         number = position.row if position.row >= 0 else engine.row(position)
         _write(mask, row, engine.rows.array[number])
 
-    def _has_enough(self, tokens_left: int) -> bool:
-        """Whether it is known that so many tokens suffice after any legal one."""
-        return 0 <= self._position.worst < tokens_left or self._engine.farthest < tokens_left
-
     def rollback(self, count: int) -> None:
         """Take the last `count` tokens back.
 
@@ -153,7 +149,11 @@ def _none_is_near_its_end(
 ) -> bool:
     """Whether it is known of every matcher that it has tokens enough after any token."""
     return tokens_left is None or all(
-        left is None or (isinstance(matcher, AutomatonMatcher) and matcher._has_enough(left))
+        left is None
+        or (
+            isinstance(matcher, AutomatonMatcher)
+            and matcher._engine.has_enough(matcher._position, left)
+        )
         for matcher, left in zip(matchers, tokens_left, strict=True)
     )
 

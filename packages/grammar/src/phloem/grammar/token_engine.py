@@ -116,7 +116,7 @@ class TokenEngine:
         Where no token is in time, those on a shortest way. None as well where the automaton
         cannot tell distances.
         """
-        if 0 <= position.worst < tokens_left or self.farthest < tokens_left:
+        if self.has_enough(position, tokens_left):
             return None
         known = position.steered.get(tokens_left)
         if known is not None:
@@ -138,6 +138,10 @@ class TokenEngine:
         position.steered[tokens_left] = row
         self._cells += row.nbytes // _CELL_BYTES
         return row
+
+    def has_enough(self, position: Position, tokens_left: int) -> bool:
+        """Whether it is known that the text can still end in time after any legal token."""
+        return 0 <= position.worst < tokens_left or self.farthest < tokens_left
 
     @cached_property
     def farthest(self) -> int:
